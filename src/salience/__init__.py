@@ -1,0 +1,33 @@
+"""Why did the model say that, and can the explanation be believed?"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from salience.explainer import explain
+    from salience.explanation import Explanation
+    from salience.models import load
+    from salience.models.huggingface import wrap
+    from salience.types import Target
+
+__all__ = ["Explanation", "Target", "__version__", "explain", "load", "wrap"]
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Explanation": "salience.explanation",
+    "Target": "salience.types",
+    "explain": "salience.explainer",
+    "load": "salience.models",
+    "wrap": "salience.models.huggingface",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that ``import salience`` does not import torch."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'salience' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

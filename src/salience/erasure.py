@@ -1,0 +1,58 @@
+"""The one place where tokens are taken away: replaced, zeroed or deleted, on ids and embeddings, never on text."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from salience.errors import BadInput, choose
+from salience.types import Batch, Model
+
+REPLACEMENTS = ("zero", "mask", "pad", "unk", "mean")
+Replacement = Literal["zero", "mask", "pad", "unk", "mean"]
+
+
+def usual(model: Model) -> Replacement:
+    """What a method erases with when it is not told: the mask token if the model has one, otherwise the mean word.
+
+    Zero would be simpler, but a model that normalises its embeddings (ModernBERT) sees no difference between a small
+    vector and a large one, so a path from zero jumps at its very start.
+    """
+    return "mask" if "mask" in model.replacements else "mean"
+
+
+def replacement(model: Model, kind: str) -> Float[Tensor, " d"]:
+    """The vector that stands for "no token here": zero, the mean word, or a special token's own embedding."""
+    words = model.words
+    with torch.no_grad():
+        if choose(kind, REPLACEMENTS, "replacement") == "zero":
+            return torch.zeros_like(words.weight[0])
+        if kind == "mean":
+            return words(torch.arange(words.num_embeddings, device=words.weight.device)).mean(0)
+        if kind in model.replacements:
+            return words(torch.tensor(model.replacements[kind], device=words.weight.device))
+    raise BadInput(f"{model.name} has no {kind} token. It has: {', '.join(('zero', *model.replacements, 'mean'))}.")
+
+
+def replaced(model: Model, batch: Batch, where: Bool[Tensor, "b t"], kind: str) -> Float[Tensor, "b t d"]:
+    """Embeddings with the chosen tokens replaced.
+
+    The ids stay as they are: RoBERTa counts its positions by them, and decoders find the token to read by them.
+    """
+    return torch.where(where[..., None], replacement(model, kind), model.embed(batch))
+
+
+def deleted(batch: Batch, where: Bool[Tensor, "b t"]) -> Batch:
+    """Rows without the chosen tokens, closed up and padded on the right anew."""
+    keep = batch.mask & ~where
+    width = int(keep.sum(1).max())
+    if not bool(keep.any(1).all()):
+        raise BadInput("deleting these tokens would leave nothing of a text; erase by replacing them instead")
+    order = (~keep).to(torch.int8).sort(dim=1, stable=True).indices[:, :width]
+    return Batch(
+        ids=batch.ids.gather(1, order),
+        mask=keep.gather(1, order),
+        special=batch.special.gather(1, order) | ~keep.gather(1, order),
+        segments=None if batch.segments is None else batch.segments.gather(1, order),
+    )

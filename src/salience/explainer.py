@@ -1,0 +1,181 @@
+"""Orchestration: encode, batch, run the methods, make Explanations."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import or_
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from salience import batching, methods
+from salience.errors import BadInput, unknown
+from salience.explanation import ExplainedTarget, Explanation
+from salience.passes import Needs, OnePass, method_settings, observe
+from salience.types import Attribution, Encoded, Model, Output, Target, Targets, Text, on_scale
+
+AnyMethod = str | Callable[..., Any]
+SHOWN = 5
+"""How many next tokens of a language model are listed with their probabilities."""
+
+
+def explain(
+    model: Model,
+    texts: Text | Sequence[Text],
+    method: AnyMethod | Sequence[AnyMethod] = "integrated_gradients",
+    *,
+    target: Target | str | int | None = None,
+    against: str | int | None = None,
+    kind: str = "logit",
+    **settings: Any,
+) -> list[Explanation]:
+    """Explain one or many texts by one or many methods; texts in order, and for each the methods in order.
+
+    ``method`` is a name, a function with the shape of a method, or a list of them. Settings go to every method that
+    takes them; one that no method takes is an error. Methods that read one pass share it.
+
+    >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
+    """
+    many = [texts] if isinstance(texts, str | tuple) else list(texts)
+    wanted = target if isinstance(target, Target) else Target(target, against, kind)
+    asked = prepare(model, method, settings)
+    encoded = model.encode(many)
+    found: list[list[Explanation]] = [[] for _ in encoded]
+    for rows in batching.pack([len(e) for e in encoded], model.budget):
+        for index, explanations in zip(
+            rows, explain_batch(model, [encoded[i] for i in rows], asked, wanted), strict=True
+        ):
+            found[index] = explanations
+    return [explanation for row in found for explanation in row]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A method with the settings it is to run with, defaults included."""
+
+    method: Callable[..., Any]
+    settings: Mapping[str, Any]
+
+
+def prepare(model: Model, method: AnyMethod | Sequence[AnyMethod], settings: Mapping[str, Any]) -> list[Asked]:
+    """Names to functions, settings checked; ``layer="all"`` becomes one entry per layer."""
+    given = [method] if isinstance(method, str) or callable(method) else list(method)
+    functions = [methods.find(m) if isinstance(m, str) else m for m in given]
+    if not functions:
+        raise BadInput("no method was given; `salience methods` lists them")
+    known = {name for f in functions for name in method_settings(f)}
+    for name in settings:
+        if name not in known:
+            names = ", ".join(_name(f) for f in functions)
+            raise BadInput(unknown(name, sorted(known), f"setting of {names}"))
+    asked = [_with_settings(f, settings) for f in functions]
+    return [one for a in asked for one in _each_layer(model, a)]
+
+
+def _with_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> Asked:
+    taken = method_settings(function)
+    defaults = {n: p.default for n, p in taken.items()}
+    if isinstance(function, partial):
+        defaults |= function.keywords
+        function = function.func
+    return Asked(function, defaults | {n: v for n, v in settings.items() if n in taken})
+
+
+def _each_layer(model: Model, asked: Asked) -> list[Asked]:
+    if asked.settings.get("layer") != "all":
+        return [asked]
+    first = 0 if asked.method.__name__ == "layer_saliency" else 1
+    return [Asked(asked.method, {**asked.settings, "layer": n}) for n in range(first, model.layers + 1)]
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return _name(function.func) if isinstance(function, partial) else function.__name__
+
+
+def explain_batch(
+    model: Model, encoded: Sequence[Encoded], asked: Sequence[Asked], target: Target
+) -> list[list[Explanation]]:
+    """Explanations of the texts of one batch, a list per text. One-pass methods share their pass."""
+    batch = model.batch(encoded)
+    needs = reduce(or_, (a.method.needs for a in asked if isinstance(a.method, OnePass)), Needs.NOTHING)
+    shared = observe(model, batch, partial(targets, model, target), needs)
+    results = [
+        a.method.read(shared, **a.settings)
+        if isinstance(a.method, OnePass)
+        else a.method(model, batch, shared.target, **a.settings)
+        for a in asked
+    ]
+    made = [
+        list(_explanations(model, encoded, shared.output, shared.target, a, r))
+        for a, r in zip(asked, results, strict=True)
+    ]
+    return [list(row) for row in zip(*made, strict=True)]
+
+
+def targets(model: Model, target: Target, logits: Tensor) -> Targets:
+    """A Target for every row: the predicted label where none is named."""
+
+    def column(label: str | int) -> Tensor:
+        return torch.full((len(logits),), model.resolve(label), device=logits.device)
+
+    if model.link == "identity" and target.kind != "logit":
+        raise BadInput(
+            f"{model.name} is a regression model: its output is a number, not a probability; use kind='logit'"
+        )
+    labels = logits.argmax(1) if target.label is None else column(target.label)
+    against = None if target.against is None else column(target.against)
+    if against is not None and bool((labels == against).any()):
+        raise BadInput(f"target and against are both {model.label(int(against[0]))!r}: their difference is always 0")
+    return Targets(labels, against, target.kind, model.link)
+
+
+def _explanations(
+    model: Model,
+    encoded: Sequence[Encoded],
+    output: Output,
+    target: Targets,
+    asked: Asked,
+    result: Tensor | Attribution,
+) -> Iterator[Explanation]:
+    found = result if isinstance(result, Attribution) else Attribution(result)
+    scores = found.scores.double().cpu()
+    values = target(output.logits).tolist()
+    probabilities = on_scale(output.logits, "probability", model.link)
+    for row, text in enumerate(encoded):
+        yield Explanation(
+            text=text.text,
+            tokens=text.tokens,
+            offsets=text.offsets,
+            special=text.special,
+            scores=tuple(scores[row, : len(text)].tolist()),
+            target=_named(model, target, row),
+            value=values[row],
+            probabilities=_probabilities(model, probabilities[row], target, row),
+            method=asked.method.__name__,
+            settings={k: _plain(v, row) for k, v in {**asked.settings, **found.settings}.items()},
+            model=model.name,
+            gaps={k: float(v[row]) for k, v in found.gaps.items()},
+            pair_at=text.pair_at,
+            seen=text.seen,
+        )
+
+
+def _named(model: Model, target: Targets, row: int) -> ExplainedTarget:
+    against = None if target.against is None else model.label(int(target.against[row]))
+    return ExplainedTarget(model.label(int(target.labels[row])), against, target.kind)
+
+
+def _probabilities(model: Model, row: Tensor, target: Targets, index: int) -> dict[str, float]:
+    """All labels, or for a vocabulary the likeliest few and those that were asked for."""
+    columns = range(len(row))
+    if len(row) > 1000:
+        asked = [t[index : index + 1] for t in (target.labels, target.against) if t is not None]
+        columns = dict.fromkeys(torch.cat([row.topk(SHOWN).indices, *asked]).tolist())
+    return {model.label(c): float(row[c]) for c in columns}
+
+
+def _plain(value: Any, row: int) -> Any:
+    if isinstance(value, Tensor):
+        return value[row].item()
+    return value if isinstance(value, str | int | float | bool | list | tuple | None) else str(value)

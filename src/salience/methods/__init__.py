@@ -1,0 +1,25 @@
+"""Every method, found by its function's name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from salience.errors import choose
+from salience.methods.control import position, random, uniform
+from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
+from salience.methods.path import integrated_gradients
+
+METHODS: tuple[Callable[..., Any], ...] = (
+    gradient,
+    input_x_gradient,
+    smooth_grad,
+    integrated_gradients,
+    random,
+    uniform,
+    position,
+)
+
+
+def find(name: str) -> Callable[..., Any]:
+    """A method by its name."""
+    by_name = {m.__name__: m for m in METHODS}
+    return by_name[choose(name, by_name, "method")]

@@ -1,0 +1,267 @@
+"""The one adapter to Hugging Face classifiers and causal language models."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from salience import batching
+from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
+from salience.models.huggingface.attention import Watch, follows_interface, written_out
+from salience.models.huggingface.hooks import hidden_states, no_hooks_left, replaced_embeddings
+from salience.models.huggingface.tokens import encode
+from salience.passes import frozen
+from salience.types import Batch, Edit, Encoded, Link, Output, Text
+
+
+@dataclass(frozen=True, eq=False)
+class HuggingFace:
+    """A sequence classifier or a causal language model, with its tokenizer. The module is never changed."""
+
+    module: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    budget: int = 1024
+
+    @cached_property
+    def _config(self) -> Any:
+        return self.module.config.get_text_config()
+
+    @cached_property
+    def generates(self) -> bool:
+        """Whether the labels are the vocabulary: the model says the next token."""
+        return self.module.can_generate()
+
+    @cached_property
+    def labels(self) -> Sequence[str]:
+        if self.generates:
+            return self.tokenizer.convert_ids_to_tokens(list(range(self._config.vocab_size)))
+        names: Mapping[int, str] = self.module.config.id2label
+        return tuple(names[i] for i in range(len(names)))
+
+    @cached_property
+    def link(self) -> Link:
+        if self.generates:
+            return "softmax"
+        problem = self.module.config.problem_type
+        if problem == "multi_label_classification":
+            return "sigmoid"
+        return "identity" if problem == "regression" or len(self.labels) == 1 else "softmax"
+
+    @cached_property
+    def layers(self) -> int:
+        return int(self._config.num_hidden_layers)
+
+    @cached_property
+    def causal(self) -> bool:
+        """Whether tokens see only what stands before them, found out by trying: a later token must change nothing."""
+        ids = torch.arange(4, device=self.device)[None] % self._config.vocab_size
+        other = ids.clone()
+        other[:, -1] = (ids[:, -1] + 1) % self._config.vocab_size
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        states = [self._first_state(Batch(i, mask, ~mask)) for i in (ids, other)]
+        return bool(torch.equal(*states))
+
+    def _first_state(self, batch: Batch) -> Tensor:
+        with frozen(self.module), torch.no_grad(), hidden_states(self.module, None) as seen:
+            self.module.base_model(input_ids=batch.ids, attention_mask=batch.mask.long())
+        return seen[-1][:, 0]
+
+    @cached_property
+    def replacements(self) -> Mapping[str, int]:
+        ids = {k: getattr(self.tokenizer, f"{k}_token_id", None) for k in ("mask", "unk", "pad")}
+        return {k: int(v) for k, v in ids.items() if v is not None and v < self.words.num_embeddings}
+
+    @property
+    def words(self) -> nn.Embedding:
+        """The word embedding layer."""
+        found = self.module.get_input_embeddings()
+        if not isinstance(found, nn.Embedding):
+            raise UnsupportedModel(f"{self.name} has no word embedding layer, so its tokens cannot be scored")
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        return self.words.weight.device
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        return encode(self.tokenizer, texts, longest(self.module, self.tokenizer))
+
+    def batch(self, encoded: Sequence[Encoded]) -> Batch:
+        return batching.collate(encoded, self._pad or 0, self.device)
+
+    @property
+    def _pad(self) -> int | None:
+        found = self._config.pad_token_id
+        return found[0] if isinstance(found, list) else found
+
+    def resolve(self, label: str | int) -> int:
+        count = self._config.vocab_size if self.generates else len(self.labels)
+        if isinstance(label, int) or (label.isdecimal() and label not in self.labels):
+            if 0 <= int(label) < count:
+                return int(label)
+            raise BadInput(f"there is no label number {label}: {self.name} has {count}, numbered from 0")
+        return self._next_token(label) if self.generates else self._class(label)
+
+    def _class(self, label: str) -> int:
+        folded = [name.casefold() for name in self.labels]
+        if folded.count(label.casefold()) == 1:
+            return folded.index(label.casefold())
+        raise BadInput(unknown(label, self.labels, f"label of {self.name}"))
+
+    def _next_token(self, label: str) -> int:
+        """A next token by its text; the form with a leading space wins, since that is how a word goes on a text."""
+        for form in (f" {label.lstrip()}", label):
+            ids = self.tokenizer.encode(form, add_special_tokens=False)
+            if len(ids) == 1:
+                return int(ids[0])
+        pieces = self.tokenizer.tokenize(label)
+        raise BadInput(
+            f"{label!r} is {len(pieces)} tokens for this tokenizer ({' '.join(pieces)}); the target of a language "
+            f"model is one next token, for example {self.tokenizer.decode([ids[0]])!r}"
+        )
+
+    def label(self, index: int) -> str:
+        return self.tokenizer.decode([index]) if self.generates else self.labels[index]
+
+    def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
+        with torch.no_grad():
+            return self.words(batch.ids)
+
+    def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
+        if self.causal:
+            last = (batch.mask.cumsum(1) == batch.mask.sum(1, keepdim=True)) & batch.mask
+            return last.float()
+        if getattr(self._config, "classifier_pooling", "cls") == "mean":
+            return batch.mask / batch.mask.sum(1, keepdim=True)
+        first = torch.zeros_like(batch.mask, dtype=torch.float)
+        first[:, 0] = 1
+        return first
+
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        embeddings: Float[Tensor, "b t d"] | None = None,
+        edit_attention: Edit | None = None,
+        edit_hidden: Edit | None = None,
+        hidden: bool = False,
+        attention: bool = False,
+    ) -> Output:
+        start = self.words(batch.ids) if embeddings is None else embeddings
+        watch = Watch(edit_attention, keep=attention)
+        with ExitStack() as stack:
+            stack.enter_context(replaced_embeddings(self.module, start))
+            states: list[Tensor] = []
+            if hidden or edit_hidden is not None:
+                states = stack.enter_context(hidden_states(self.module, edit_hidden))
+            options: dict[str, Any] = {}
+            if attention or edit_attention is not None:
+                options = stack.enter_context(self._watched(watch))
+            found = self._run(batch, options)
+        weights = self._weights(watch, found, attention, edit_attention)
+        if states and len(states) != self.layers + 1:
+            raise UnsupportedModel(f"{self.name}: {len(states) - 1} of {self.layers} layers could be read")
+        return Output(self._logits(found.logits, batch), start, tuple(states if hidden else ()), weights)
+
+    @contextmanager
+    def _watched(self, watch: Watch) -> Iterator[dict[str, Any]]:
+        with ExitStack() as stack:
+            if follows_interface(self.module):
+                stack.enter_context(written_out(self.module))
+                yield {"salience": watch}
+            elif watch.edit is not None:
+                raise UnsupportedModel(
+                    f"the attention of {type(self.module).__name__} cannot be edited: its code does not go through "
+                    "transformers' AttentionInterface, so an edit would have no effect. Methods that only read "
+                    "attention do work."
+                )
+            else:
+                stack.enter_context(no_hooks_left(self.module))
+                yield {"output_attentions": True}
+
+    def _weights(self, watch: Watch, found: Any, attention: bool, edit: Edit | None) -> tuple[Tensor, ...]:
+        """The weights that were asked for; an edit or a reading that did not reach every layer is an error."""
+        if not attention and edit is None:
+            return ()
+        if watch.calls == self.layers:
+            return tuple(watch.weights)
+        given = tuple(getattr(found, "attentions", None) or ())
+        if edit is None and len(given) == self.layers and all(w is not None for w in given):
+            return given
+        raise UnsupportedModel(
+            f"only {watch.calls} of {self.layers} attention layers of {self.name} could be reached; "
+            "scores made from them would be wrong"
+        )
+
+    def _run(self, batch: Batch, options: Mapping[str, Any]) -> Any:
+        with self._padding(batch) as ids:
+            return self.module(
+                input_ids=ids,
+                attention_mask=batch.mask.long(),
+                **self._extras(batch),
+                **options,
+            )
+
+    def _extras(self, batch: Batch) -> dict[str, Any]:
+        takes = self._parameters
+        extras: dict[str, Any] = {}
+        if batch.segments is not None and "token_type_ids" in takes:
+            extras["token_type_ids"] = batch.segments
+        if "use_cache" in takes:
+            extras["use_cache"] = False
+        if self.generates and "logits_to_keep" in takes:
+            extras["logits_to_keep"] = self._ends(batch).unique()
+        return extras
+
+    @cached_property
+    def _parameters(self) -> frozenset[str]:
+        return frozenset(signature(self.module.forward).parameters)
+
+    @contextmanager
+    def _padding(self, batch: Batch) -> Iterator[Tensor]:
+        """Ids padded as the model expects. A decoder without a padding token is lent an id that no row contains."""
+        if self._pad is not None or bool(batch.mask.all() and len(batch) == 1):
+            yield batch.ids.masked_fill(~batch.mask, self._pad or 0)
+            return
+        used = set(batch.ids[batch.mask].tolist())
+        free = next(i for i in range(self.words.num_embeddings) if i not in used)
+        try:
+            self._config.pad_token_id = free
+            yield batch.ids.masked_fill(~batch.mask, free)
+        finally:
+            self._config.pad_token_id = None
+
+    def _ends(self, batch: Batch) -> Tensor:
+        return batch.mask.sum(1) - 1
+
+    def _logits(self, logits: Tensor, batch: Batch) -> Tensor:
+        """One row of logits per text; for a language model those that follow its last token."""
+        if not self.generates:
+            return logits
+        ends = self._ends(batch)
+        if "logits_to_keep" in self._parameters:
+            ends = torch.searchsorted(ends.unique(), ends)
+        return logits[torch.arange(len(batch), device=ends.device), ends]
+
+
+def longest(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many tokens fit: what the tokenizer says, and what the position embeddings can hold."""
+    limits = [tokenizer.model_max_length]
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in {"position_embeddings", "wpe"}:
+            # RoBERTa numbers positions from padding_idx + 1.
+            limits.append(part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1))
+    if len(limits) == 1:
+        limits.append(getattr(module.config.get_text_config(), "max_position_embeddings", limits[0]) or limits[0])
+    found = min(limits)
+    if found < 1:
+        raise BadModel("the model has no room for a single token; check max_position_embeddings")
+    return int(found)

@@ -1,0 +1,93 @@
+"""Attention weights seen and edited through transformers' own AttentionInterface.
+
+One attention function is registered, once, under the name ``salience``. What it should do in a given forward pass
+travels with that pass as the keyword ``salience``: no class is patched and nothing is left to undo but the name of
+the chosen kernel.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+from salience.errors import UnsupportedModel
+from salience.types import Edit
+
+KERNEL = "salience"
+
+
+@dataclass(slots=True)
+class Watch:
+    """Collects the weights of every layer of one forward pass, after the edit if there is one."""
+
+    edit: Edit | None = None
+    keep: bool = True
+    calls: int = 0
+    weights: list[Tensor] = field(default_factory=list[Tensor])
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        # Layers are counted by their calls: ALBERT and DistilBERT do not tell their attention which layer it is.
+        if self.edit is not None:
+            weights = self.edit(self.calls, weights)
+        if self.keep:
+            self.weights.append(weights)
+        self.calls += 1
+        return weights
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    salience: Watch | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention written out, so that its weights can be read, edited and differentiated."""
+    if others.get("s_aux") is not None:
+        raise UnsupportedModel("attention sinks are not supported: the weights of a row do not sum to 1")
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if attention_mask is not None:
+        scores = scores + attention_mask[..., : key.shape[-2]]
+    weights = scores.softmax(-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
+    if salience is not None:
+        weights = salience(weights)
+    dropped = nn.functional.dropout(weights, dropout, module.training)
+    return (dropped @ value).transpose(1, 2).contiguous(), weights
+
+
+AttentionInterface.register(KERNEL, attend)
+AttentionMaskInterface.register(KERNEL, eager_mask)
+
+
+def follows_interface(module: PreTrainedModel) -> bool:
+    """Whether the model asks the AttentionInterface for its kernel (DeBERTa-v2 and XLNet, for example, do not)."""
+    return bool(module._can_set_attn_implementation())  # pyright: ignore[reportPrivateUsage]
+
+
+@contextmanager
+def written_out(module: PreTrainedModel) -> Iterator[None]:
+    """The model with our kernel in place of SDPA or flash attention, for the calls inside."""
+    if not follows_interface(module):
+        yield  # such models always write their attention out
+        return
+    before = module.config._attn_implementation  # pyright: ignore[reportPrivateUsage]
+    try:
+        module.set_attn_implementation(KERNEL)
+        yield
+    finally:
+        module.set_attn_implementation(before)

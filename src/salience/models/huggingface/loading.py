@@ -1,0 +1,107 @@
+"""From a name or folder to a model: safely, and with errors that name the remedy."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
+
+from salience.errors import BadModel, choose
+from salience.models.huggingface.adapter import HuggingFace
+
+TASKS = {"classify": AutoModelForSequenceClassification, "generate": AutoModelForCausalLM}
+
+
+def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None) -> HuggingFace:
+    """Explain a model that is already loaded. The model is left exactly as it is."""
+    return HuggingFace(model, tokenizer, name or model.config.name_or_path or type(model).__name__)
+
+
+def load(
+    name: str | Path,
+    *,
+    task: str | None = None,
+    revision: str | None = None,
+    device: str | torch.device | None = None,
+    dtype: str = "float32",
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> HuggingFace:
+    """Load a classifier or causal language model and its tokenizer by hub name or folder."""
+    safe = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(name, **safe)
+        tokenizer = _tokenizer(name, safe)
+        loader = TASKS[choose(task or _task(config, name), TASKS, "task")]
+        module = _module(loader, name, safe, dtype, allow_pickle)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise BadModel(_reason(str(name), error)) from error
+    return HuggingFace(module.to(device or "cpu").eval(), tokenizer, str(name))
+
+
+def _task(config: Any, name: str | Path) -> str:
+    """What the checkpoint's own head is for."""
+    heads = " ".join(config.architectures or ())
+    if "ForSequenceClassification" in heads:
+        return "classify"
+    if "ForCausalLM" in heads or "LMHeadModel" in heads:
+        return "generate"
+    raise BadModel(
+        f"{name} has no classification or causal language model head (it holds {heads or 'no named architecture'}). "
+        "Fine-tune it first, or give task='classify' or task='generate' if you are sure."
+    )
+
+
+def _tokenizer(name: str | Path, safe: dict[str, Any]) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(name, use_fast=True, **safe)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        if "trust_remote_code" in str(error):
+            raise
+        raise BadModel(
+            f"{name} holds no tokenizer that can be loaded. Save it next to the weights with "
+            "tokenizer.save_pretrained(folder), or load both yourself and call salience.wrap(model, tokenizer)."
+        ) from error
+
+
+def _module(loader: Any, name: str | Path, safe: dict[str, Any], dtype: str, allow_pickle: bool) -> PreTrainedModel:
+    level = logging.get_verbosity()
+    try:
+        logging.set_verbosity_error()  # a bundled LM head is not a warning; missing heads are checked below
+        module, report = loader.from_pretrained(
+            name,
+            dtype=dtype,
+            use_safetensors=None if allow_pickle else True,
+            output_loading_info=True,
+            **safe,
+        )
+    finally:
+        logging.set_verbosity(level)
+    if missing := sorted(report["missing_keys"]):
+        raise BadModel(
+            f"the weights of {name} lack {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}: "
+            "that part of the model would be random. Fine-tune and save it first."
+        )
+    return module
+
+
+def _reason(name: str, error: Exception) -> str:
+    said = " ".join(str(error).split())
+    if "trust_remote_code" in said:
+        return f"{name} wants to run code of its own. If you trust it, allow it with trust_remote_code=True."
+    if "safetensors" in said:
+        return (
+            f"{name} has no safetensors weights. Pickle files can run code when they are opened: allow them with "
+            "allow_pickle=True only if you trust their source, or convert them once with save_pretrained."
+        )
+    if not Path(name).exists() and ("connect" in said or "offline" in said or "not a valid model" in said):
+        return f"there is no folder {name!r}, and the model hub could not be reached or does not have it."
+    return f"{name} cannot be loaded: {said[:300]}"

@@ -1,0 +1,64 @@
+"""Texts to token ids with character offsets, by the tokenizer's own account of where each token came from."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from salience.errors import BadInput, BadModel, TruncatedText
+from salience.types import Encoded, Text
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int) -> list[Encoded]:
+    """Encode each text or pair, cut to ``limit`` tokens with a warning."""
+    if not tokenizer.is_fast:
+        raise BadModel(
+            f"{type(tokenizer).__name__} is a slow tokenizer and gives no character offsets, so scores could not be "
+            "laid on the text. Load its fast version: AutoTokenizer.from_pretrained(..., use_fast=True)."
+        )
+    return [_encode(tokenizer, text, limit, number) for number, text in enumerate(texts)]
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: int) -> Encoded:
+    parts = _checked(text, number)
+    found: Any = tokenizer(*parts, truncation=True, max_length=limit, return_token_type_ids=True).encodings[0]
+    pair_at = len(parts[0]) + 1 if len(parts) == 2 else None
+    starts = {0: 0, 1: pair_at or 0}
+    offsets = tuple(
+        (0, 0) if part is None else (start + starts[part], end + starts[part])
+        for part, (start, end) in zip(found.sequence_ids, found.offsets, strict=True)
+    )
+    special = tuple(bool(s) for s in found.special_tokens_mask)
+    if all(special):
+        raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
+    joined = "\n".join(parts)
+    seen = None
+    if found.overflowing:
+        seen = max(end for _, end in offsets)
+        unseen = sum(len(piece.ids) for piece in found.overflowing)
+        warnings.warn(
+            f"text {number} is longer than the {limit} tokens that the model can read; its last {unseen} or so were "
+            f"not seen (from character {seen})",
+            TruncatedText,
+            stacklevel=2,
+        )
+    return Encoded(
+        text=joined,
+        ids=tuple(found.ids),
+        tokens=tuple(found.tokens),
+        offsets=offsets,
+        special=special,
+        segments=tuple(found.type_ids),
+        pair_at=pair_at,
+        seen=seen,
+    )
+
+
+def _checked(text: Text, number: int) -> tuple[str, ...]:
+    parts = (text,) if isinstance(text, str) else tuple(text)
+    if len(parts) not in (1, 2) or not all(isinstance(p, str) for p in parts):
+        raise BadInput(f"text {number} is neither a string nor a pair of strings: {text!r}")
+    if not all(p.strip() for p in parts):
+        raise BadInput(f"text {number} is empty or only white space; give at least one word")
+    return parts

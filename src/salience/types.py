@@ -1,0 +1,205 @@
+"""The values that flow through salience, and the shapes of its functions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+Kind = Literal["logit", "probability", "log_probability"]
+Link = Literal["softmax", "sigmoid", "identity"]
+Span = tuple[int, int]
+Text = str | tuple[str, str]
+"""One text, or a pair of texts such as a premise and a hypothesis."""
+
+Edit = Callable[[int, Tensor], Tensor]
+"""Called with a layer's number and its tensor; returns the tensor to go on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One text as the model reads it.
+
+    ``offsets`` are character spans of ``text``. A pair is joined by a line break, and ``pair_at`` is the character
+    where its second text begins. ``seen`` is how many characters the model saw when the text was too long for it.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    offsets: tuple[Span, ...]
+    special: tuple[bool, ...]
+    segments: tuple[int, ...] | None = None
+    pair_at: int | None = None
+    seen: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of tokens, padded on the right. ``special`` tokens are never erased and never ranked."""
+
+    ids: Int[Tensor, "b t"]
+    mask: Bool[Tensor, "b t"]
+    special: Bool[Tensor, "b t"]
+    segments: Int[Tensor, "b t"] | None = None
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Tokens in a row, padding included."""
+        return self.ids.shape[1]
+
+    @property
+    def content(self) -> Bool[Tensor, "b t"]:
+        """The tokens that stand for text: neither padding nor special."""
+        return self.mask & ~self.special
+
+    def take(self, rows: Int[Tensor, " r"] | slice) -> "Batch":
+        """The chosen rows, in that order; a row may be taken many times."""
+        segments = None if self.segments is None else self.segments[rows]
+        return Batch(self.ids[rows], self.mask[rows], self.special[rows], segments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """What one forward pass saw, all in one graph.
+
+    ``hidden[0]`` enters the first block, ``hidden[l]`` leaves block ``l``. Both tuples are empty unless asked for.
+    """
+
+    logits: Float[Tensor, "b c"]
+    embeddings: Float[Tensor, "b t d"]
+    hidden: tuple[Float[Tensor, "b t k"], ...] = ()
+    attention: tuple[Float[Tensor, "b h q t"], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which number is explained: of ``label`` (the predicted one if None), or of ``label`` against another."""
+
+    label: str | int | None = None
+    against: str | int | None = None
+    kind: Kind = "logit"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Targets:
+    """A Target resolved for every row of a batch. Calling it picks the explained number from the logits."""
+
+    labels: Int[Tensor, " b"]
+    against: Int[Tensor, " b"] | None
+    kind: Kind
+    link: Link
+
+    def __call__(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
+        values = on_scale(logits, self.kind, self.link)
+        chosen = values.gather(1, self.labels[:, None])[:, 0]
+        if self.against is None:
+            return chosen
+        return chosen - values.gather(1, self.against[:, None])[:, 0]
+
+    def take(self, rows: Int[Tensor, " r"] | slice) -> "Targets":
+        against = None if self.against is None else self.against[rows]
+        return Targets(self.labels[rows], against, self.kind, self.link)
+
+
+def on_scale(logits: Float[Tensor, "b c"], kind: Kind, link: Link) -> Float[Tensor, "b c"]:
+    """Logits on the scale that is asked for, in float32 or better.
+
+    >>> on_scale(torch.tensor([[0.0, 0.0]]), "probability", "softmax")
+    tensor([[0.5000, 0.5000]])
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if kind == "logit" or link == "identity":
+        return logits
+    if link == "softmax":
+        return logits.softmax(-1) if kind == "probability" else logits.log_softmax(-1)
+    return logits.sigmoid() if kind == "probability" else nn.functional.logsigmoid(logits)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribution:
+    """What a method returns when it has more to say than scores.
+
+    ``gaps`` holds, per row, how far the scores miss what theory promises. ``settings`` holds choices that the method
+    made itself (a chosen layer, a number of nodes), one value for all rows or a tensor with one per row.
+    """
+
+    scores: Float[Tensor, "b t"]
+    gaps: Mapping[str, Float[Tensor, " b"]] = field(default_factory=dict[str, Tensor])
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+class Model(Protocol):
+    """What is explained. One adapter per family implements it; nothing inherits from it."""
+
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels(self) -> Sequence[str]: ...
+    @property
+    def link(self) -> Link: ...
+    @property
+    def layers(self) -> int:
+        """How many blocks; hidden states are numbered 0 to ``layers``."""
+        ...
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only what stands before it."""
+        ...
+
+    @property
+    def budget(self) -> int:
+        """How many tokens, padding included, one pass may hold."""
+        ...
+
+    @property
+    def replacements(self) -> Mapping[str, int]:
+        """Token ids that may stand in for an erased token: some of ``mask``, ``unk``, ``pad``."""
+        ...
+
+    @property
+    def words(self) -> nn.Embedding:
+        """The word embedding layer."""
+        ...
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]: ...
+    def batch(self, encoded: Sequence[Encoded]) -> Batch: ...
+    def resolve(self, label: str | int) -> int:
+        """The column of a label, by name or number."""
+        ...
+
+    def label(self, index: int) -> str: ...
+    def embed(self, batch: Batch) -> Float[Tensor, "b t d"]: ...
+    def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
+        """The weight with which the classifier reads each position of the last layer; rows sum to 1."""
+        ...
+
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        embeddings: Float[Tensor, "b t d"] | None = None,
+        edit_attention: Edit | None = None,
+        edit_hidden: Edit | None = None,
+        hidden: bool = False,
+        attention: bool = False,
+    ) -> Output: ...
+
+
+class Method(Protocol):
+    """(model, batch, targets, settings by keyword) -> signed, unnormalised scores, 0 on padding."""
+
+    @property
+    def __name__(self) -> str: ...
+    def __call__(self, model: Model, batch: Batch, target: Targets, /) -> Tensor | Attribution: ...

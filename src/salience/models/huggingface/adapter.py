@@ -213,7 +213,8 @@ class HuggingFace:
     def _extras(self, batch: Batch) -> dict[str, Any]:
         takes = self._parameters
         extras: dict[str, Any] = {}
-        if batch.segments is not None and "token_type_ids" in takes:
+        # GPT-2 would look token types up among the words, so only a model with a table for them is given any.
+        if batch.segments is not None and "token_type_ids" in takes and getattr(self._config, "type_vocab_size", 0):
             extras["token_type_ids"] = batch.segments
         if "use_cache" in takes:
             extras["use_cache"] = False

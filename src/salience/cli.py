@@ -1,0 +1,476 @@
+"""The command ``salience``: each subcommand is one call of the library. Heavy imports wait until they are needed."""
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+from threading import Timer
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+import salience
+from salience.errors import BadInput, SalienceError, TruncatedText, unknown
+
+if TYPE_CHECKING:
+    from salience.explanation import Explanation
+    from salience.types import Text
+
+QUIET = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Keeps the libraries beneath from writing between our lines. What the user has set stays."""
+
+PATIENCE = 2.0
+"""Seconds of work before a progress bar appears."""
+
+WINDOW = 32
+"""Texts explained at a time; their results are shown while the next are worked on."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: runs a command and exits with its code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """0: done. 1: a fault of ours. 2: a mistake that the user can mend. 130: interrupted. 141: nobody reads on."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        with _warnings_in_one_line():
+            code = cli.main(arguments, prog_name="salience", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except SalienceError as error:
+        return _fail(2, str(error))
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out; that must not fail a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if os.environ.get("SALIENCE_DEBUG"):
+            traceback.print_exc()
+        return _fail(1, f"unexpected {type(error).__name__}: {error} (SALIENCE_DEBUG=1 shows where)")
+
+
+def _fail(code: int, message: str) -> int:
+    click.echo(f"salience: {_one_line(message)}", err=True)
+    return code
+
+
+def _one_line(message: str) -> str:
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(message.split()))
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Our own warnings as one line each; those of the libraries beneath are for developers and stay silent."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", TruncatedText)
+        warnings.showwarning = lambda message, *_, **__: _fail(0, f"warning: {message}")
+        yield
+
+
+def _examples(*lines: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_examples('salience explain "A fine film."', "salience methods", "salience explain --help"),
+)
+@click.version_option(salience.__version__, prog_name="salience")
+def cli() -> None:
+    """Why did the model say that, and can the explanation be believed?"""
+
+
+# ------------------------------------------------------------------------------------------------------ explain
+
+
+@cli.command(
+    epilog=_examples(
+        'salience explain "A fine film."',
+        'salience explain "A fine film." --method gradient --method integrated_gradients',
+        'salience explain "A fine film." --target negative --kind probability',
+        'salience explain "A man sleeps." --pair "Nobody sleeps." --model my-nli-folder',
+        'salience explain "A fine film." --set nodes=200 --html why.html',
+        "salience explain - --json < reviews.txt > scores.jsonl",
+        'salience explain --model gpt2 --target " Paris" "The capital of France is"',
+    )
+)
+@click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
+@click.option("--pair", "pairs", metavar="TEXT", multiple=True, help="Second text of a sentence pair, one per TEXT.")
+@click.option("--model", default="sentiment", show_default=True, help="Bundled name, folder or Hugging Face name.")
+@click.option(
+    "--method", "methods", metavar="NAME", multiple=True, help="May be repeated. [default: integrated_gradients]"
+)
+@click.option("--target", metavar="LABEL", help="The label to explain.  [default: the predicted one]")
+@click.option("--against", metavar="LABEL", help="Explain the target's lead over this label.")
+@click.option(
+    "--kind",
+    type=click.Choice(["logit", "probability", "log_probability"]),
+    default="logit",
+    show_default=True,
+    help="The scale of the explained number.",
+)
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A method's setting; METHOD.KEY=VALUE for one."
+)
+@click.option("--layer", metavar="N|all", help="The layer to explain, or all of them.")
+@click.option("--seed", type=int, help="For methods that draw at random.")
+@click.option("--level", type=click.Choice(["word", "token"]), default="word", show_default=True, help="What is shown.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per text and method, a line each.")
+@click.option("--html", "html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page.")
+@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture.")
+@click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write a scalable picture.")
+@click.option("--no-color", "plain", is_flag=True, help="Mark words by + and - instead of colours.")
+@click.option("--task", metavar="TASK", help="classify or generate, where the checkpoint does not tell.")
+@click.option("--device", help="Such as cpu or cuda.  [default: cpu]")
+@click.option("--allow-pickle", is_flag=True, help="Open pickled weights, which can run code. Only if you trust them.")
+@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it.")
+def explain(
+    texts: tuple[str, ...],
+    pairs: tuple[str, ...],
+    model: str,
+    methods: tuple[str, ...],
+    target: str | None,
+    against: str | None,
+    kind: str,
+    settings: tuple[str, ...],
+    layer: str | None,
+    seed: int | None,
+    level: str,
+    as_json: bool,
+    html: Path | None,
+    png: Path | None,
+    svg: Path | None,
+    plain: bool,
+    task: str | None,
+    device: str | None,
+    allow_pickle: bool,
+    trust_remote_code: bool,
+) -> None:
+    """Show how much each word of TEXT mattered to the model's answer.
+
+    A TEXT of - reads standard input, one text per line. Put -- before a text that begins with a dash.
+    """
+    given = _texts(texts, pairs)
+    sink = _sink(as_json, html, png, svg, level, plain)
+    with sink as show:
+        from salience.explainer import explain_each
+        from salience.types import Target
+
+        chosen = _bound(methods or ("integrated_gradients",), settings, layer, seed)
+        loaded = salience.load(
+            model, task=task, device=_device(device), allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+        )
+        wanted = Target(target, against, kind)  # pyright: ignore[reportArgumentType]
+        with _progress(len(given)) as step:
+            for row in explain_each(loaded, given, chosen, wanted, {}, window=WINDOW):
+                step()
+                show(row)
+
+
+def _texts(texts: Sequence[str], pairs: Sequence[str]) -> "list[Text]":
+    found = [line for text in texts for line in (_lines() if text == "-" else [text])]
+    for text in (*found, *pairs):
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise BadInput(f"the text {text!r} is not valid UTF-8")
+    if not found:
+        raise BadInput("standard input held no text; give one text per line")
+    if pairs and len(pairs) != len(found):
+        raise BadInput(f"--pair was given {len(pairs)} times for {len(found)} texts; give it once for each")
+    return list(zip(found, pairs, strict=True)) if pairs else list(found)
+
+
+def _lines() -> list[str]:
+    """The lines of standard input that hold something."""
+    try:
+        lines = click.get_text_stream("stdin", encoding="utf-8", errors="strict").read().split("\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"standard input is not valid UTF-8: {error}") from error
+    return [line.rstrip("\r") for line in lines if line.strip()]
+
+
+def _device(name: str | None) -> str | None:
+    """The device, once it has shown that it is there."""
+    import torch
+
+    try:
+        torch.empty(0, device=name or "cpu")
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise BadInput(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return name
+
+
+# ------------------------------------------------------------------------------------------------------ settings
+
+
+def _bound(names: Iterable[str], pairs: Iterable[str], layer: str | None, seed: int | None) -> list[Callable[..., Any]]:
+    """The methods with their settings: what is set for all, then what is set for one by METHOD.KEY."""
+    from salience.methods import find
+    from salience.passes import method_settings
+
+    functions = {name: find(name) for name in names}
+    takes = {name: method_settings(f) for name, f in functions.items()}
+    everywhere: dict[str, Any] = {} if layer is None else {"layer": _value(layer)}
+    own: dict[str, dict[str, Any]] = {name: {} for name in functions}
+    for key, value in map(_pair, pairs):
+        method, dot, rest = key.partition(".")
+        if dot and method not in own:
+            raise BadInput(unknown(method, own, f"method in --set {key}; chosen are"))
+        if dot:
+            own[method][rest] = value
+        else:
+            everywhere[key] = value
+    _check_known(everywhere, own, takes)
+    if seed is not None:
+        everywhere = {"seed": seed} | everywhere
+    return [
+        partial(f, **_checked(name, {k: v for k, v in everywhere.items() if k in takes[name]} | own[name], takes[name]))
+        for name, f in functions.items()
+    ]
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise BadInput(f"--set {text!r} is not of the form key=value")
+    return key.strip(), _value(value)
+
+
+def _value(text: str) -> Any:
+    """JSON where it is JSON, otherwise the string itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _check_known(
+    everywhere: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]], takes: Mapping[str, Mapping[str, Any]]
+) -> None:
+    known = sorted({key for taken in takes.values() for key in taken})
+    for key in everywhere:
+        if key not in known:
+            raise BadInput(_no_setting(key, ", ".join(takes), known))
+    for name, settings in own.items():
+        for key in settings:
+            if key not in takes[name]:
+                raise BadInput(_no_setting(key, name, sorted(takes[name])))
+
+
+def _no_setting(key: str, where: str, known: Sequence[str]) -> str:
+    return unknown(key, known, f"setting of {where}") if known else f"{where} takes no settings, but got {key!r}."
+
+
+def _checked(method: str, settings: Mapping[str, Any], takes: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in settings.items():
+        if problem := _mismatch(value, takes[key].annotation):
+            raise BadInput(f"{method} wants {key} to be {problem}, but got {json.dumps(value)}.")
+    return dict(settings)
+
+
+def _mismatch(value: Any, annotation: Any) -> str | None:
+    """What was expected, if the value is certainly not of it."""
+    from types import UnionType
+    from typing import Literal, Union, get_args, get_origin
+
+    if get_origin(annotation) in (Union, UnionType):
+        problems = [_mismatch(value, a) for a in get_args(annotation)]
+        return None if None in problems else " or ".join(p for p in problems if p)
+    if get_origin(annotation) is Literal:
+        options = get_args(annotation)
+        return None if value in options else "one of " + ", ".join(map(str, options))
+    plain: dict[Any, tuple[str, tuple[type, ...]]] = {
+        int: ("a whole number", (int,)),
+        float: ("a number", (int, float)),
+        str: ("a word", (str,)),
+        bool: ("true or false", (bool,)),
+        type(None): ("null", (type(None),)),
+    }
+    if annotation not in plain:
+        return None
+    name, types = plain[annotation]
+    fits = isinstance(value, types) and (annotation is bool or not isinstance(value, bool))
+    return None if fits else name
+
+
+# ------------------------------------------------------------------------------------------------------ output
+
+Show = Callable[[Sequence["Explanation"]], None]
+
+
+@contextmanager
+def _sink(
+    as_json: bool, html: Path | None, png: Path | None, svg: Path | None, level: str, plain: bool
+) -> Iterator[Show]:
+    """Where explanations go, text by text. A file is opened before the work starts and complete when it ends."""
+    files = [(kind, path) for kind, path in (("html", html), ("png", png), ("svg", svg)) if path is not None]
+    if as_json + len(files) > 1:
+        raise BadInput("choose one of --json, --html, --png and --svg")
+    if files:
+        kind, path = files[0]
+        with _written(path) as file:
+            kept: list[Explanation] = []
+            yield kept.extend
+            file.write(_document(kind, kept, level))
+        click.echo(f"wrote {path}", err=True)
+    elif as_json:
+        yield lambda row: [click.echo(e.to_json()) for e in row] and None
+    else:
+        yield _terminal(level, plain)
+
+
+def _document(kind: str, explanations: "Sequence[Explanation]", level: str) -> bytes:
+    if kind == "html":
+        from salience.views.html import page
+
+        return page(explanations, level=level).encode()
+    from salience.views.charts import picture
+
+    return picture(explanations, kind, level=level)
+
+
+def _terminal(level: str, plain: bool) -> Show:
+    from rich.console import Console
+
+    from salience.views import terminal
+
+    console = Console(no_color=True if plain else None, highlight=False, emoji=False, markup=False, soft_wrap=False)
+    colour, ground = terminal.coloured(console), terminal.ground(os.environ)
+
+    def show(row: "Sequence[Explanation]") -> None:
+        console.print(terminal.render(row, level=level, colour=colour, ground=ground, width=console.width))
+
+    return show
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when it is complete."""
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder; give the name of a file in it")
+    if not path.parent.is_dir():
+        raise BadInput(f"the folder {path.parent} does not exist; create it first")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        file = part.open("xb")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on standard error, for people only, and only once the work has taken a while."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("explaining"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task("", total=total)
+    timer = Timer(PATIENCE, progress.start)
+    timer.daemon = True
+    timer.start()
+
+    def step() -> None:
+        progress.advance(task)
+        if sys.stdout.isatty():  # the results are about to appear on the same screen
+            timer.cancel()
+            progress.stop()
+
+    try:
+        yield step
+    finally:
+        timer.cancel()
+        timer.join()
+        progress.stop()
+
+
+# ------------------------------------------------------------------------------------------------------ methods
+
+
+@cli.command(epilog=_examples("salience methods", "salience methods integrated_gradients", "salience methods --json"))
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="A list of JSON objects.")
+def methods(names: tuple[str, ...], as_json: bool) -> None:
+    """List the methods with what they need, cost and rest on; or show some in full, with their settings."""
+    from salience.methods import METHODS, find
+
+    found = [_described(m) for m in (map(find, names) if names else METHODS)]
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False, indent=2))
+    else:
+        for method in found:
+            _tell(method, full=bool(names))
+
+
+def _described(method: Callable[..., Any]) -> dict[str, Any]:
+    """A method's docstring and signature as data."""
+    from inspect import cleandoc, formatannotation
+
+    from salience.passes import method_settings
+
+    lines = cleandoc(method.__doc__ or "").splitlines()
+    facts = {k: v.strip() for k, _, v in (line.partition(":") for line in lines) if k in ("Paper", "Cost", "Needs")}
+    text = [line for line in lines if line.partition(":")[0] not in facts]
+    settings = [
+        {"name": n, "default": _jsonable(p.default), "type": formatannotation(p.annotation).replace("typing.", "")}
+        for n, p in method_settings(method).items()
+    ]
+    return {
+        "name": method.__name__,
+        "summary": text[0] if text else "",
+        "needs": facts.get("Needs"),
+        "cost": facts.get("Cost"),
+        "paper": facts.get("Paper"),
+        "settings": settings,
+        "about": "\n".join(text[1:]).strip(),
+    }
+
+
+def _jsonable(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | list | tuple | None) else str(value)
+
+
+def _tell(method: Mapping[str, Any], *, full: bool) -> None:
+    click.echo(click.style(method["name"], bold=True))
+    click.echo(f"  {method['summary']}")
+    if full and method["about"]:
+        click.echo("\n" + "\n".join(f"  {line}".rstrip() for line in method["about"].splitlines()) + "\n")
+    for fact in ("cost", "needs", "paper"):
+        if method[fact]:
+            click.echo(click.style(f"  {fact:<6}", dim=True) + method[fact])
+    if full:
+        click.echo("\n  settings" if method["settings"] else "\n  no settings")
+        for one in method["settings"]:
+            click.echo(f"    {one['name']} = {json.dumps(one['default'])}    {click.style(one['type'], dim=True)}")
+    click.echo()

@@ -1,0 +1,1 @@
+"""Explanations made visible: in the terminal, as HTML, as pictures."""

@@ -1,0 +1,200 @@
+"""What every view shows: the explanations of one text on one sheet, its words or tokens in their places."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import isclose
+from typing import Any, Literal
+from unicodedata import bidirectional, category
+
+from salience.errors import choose
+from salience.explanation import Explanation
+
+Level = Literal["word", "token"]
+LEVELS = ("word", "token")
+LISTED = 6
+"""How many labels are listed with their probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the text with its score, raw and as a share of the strongest; ``name`` if it has no characters."""
+
+    start: int
+    end: int
+    score: float
+    relative: float
+    name: str = ""
+
+    def shown(self, text: str) -> str:
+        return self.name or text[self.start : self.end]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Explanations of the same number of the same text, in rows; a row of several is one method over layers."""
+
+    rows: tuple[tuple[Explanation, ...], ...]
+
+    @property
+    def first(self) -> Explanation:
+        return self.rows[0][0]
+
+    @property
+    def single(self) -> list[Explanation]:
+        """The rows that are one explanation each."""
+        return [row[0] for row in self.rows if len(row) == 1]
+
+    @property
+    def layered(self) -> list[tuple[Explanation, ...]]:
+        """The rows that follow one method through the layers."""
+        return [row for row in self.rows if len(row) > 1]
+
+    def title(self, explanation: Explanation) -> str:
+        """The method, with those settings that tell it from another row of the same method."""
+        rivals = [e for e in self.single if e.method == explanation.method]
+        told = [k for k in explanation.settings if any(e.settings.get(k) != explanation.settings[k] for e in rivals)]
+        settings = ", ".join(f"{k}={explanation.settings[k]}" for k in told)
+        return f"{explanation.method} ({settings})" if settings else explanation.method
+
+
+def sheets(explanations: Sequence[Explanation]) -> list[Sheet]:
+    """Neighbours that explain the same number of the same text share a sheet; a repeated one starts the next."""
+    groups: list[list[Explanation]] = []
+    for e in explanations:
+        if groups and _same(groups[-1][0], e) and not any(_repeats(e, f) for f in groups[-1]):
+            groups[-1].append(e)
+        else:
+            groups.append([e])
+    return [Sheet(tuple(tuple(row) for _, row in groupby(group, _row_key))) for group in groups]
+
+
+def _same(a: Explanation, b: Explanation) -> bool:
+    return (a.text, a.pair_at, a.model, a.target) == (b.text, b.pair_at, b.model, b.target)
+
+
+def _repeats(a: Explanation, b: Explanation) -> bool:
+    return a.method == b.method and dict(a.settings) == dict(b.settings)
+
+
+def _row_key(e: Explanation) -> tuple[str, str, object]:
+    """Explanations with the same key differ in their layer alone. Without a layer the key is the explanation's own."""
+    rest = {k: v for k, v in e.settings.items() if k != "layer"}
+    return e.method, repr(sorted(rest.items())), None if "layer" in e.settings else repr(e.settings)
+
+
+def pieces(explanation: Explanation, level: str = "word") -> list[Piece]:
+    """Words, or tokens with the special ones among them, in the order of the text."""
+    if choose(level, LEVELS, "level") == "word":
+        raw = [(w.start, w.end, w.score, "") for w in explanation.words()]
+    else:
+        raw = list(_tokens(explanation))
+    strongest = max((abs(score) for _, _, score, name in raw if not name), default=0.0)
+    return [Piece(a, b, s, _relative(s, strongest), name) for a, b, s, name in raw]
+
+
+def _relative(score: float, strongest: float) -> float:
+    return max(-1.0, min(1.0, score / strongest)) if strongest > 0 else 0.0
+
+
+def _tokens(e: Explanation) -> Iterator[tuple[int, int, float, str]]:
+    """Tokens that share characters (the bytes of one emoji) come as one; those without any keep their name."""
+    found: list[tuple[int, int, float, str]] = []
+    for token, (start, end), score in zip(e.tokens, e.offsets, e.scores, strict=True):
+        place = found[-1][1] if found else 0
+        if end <= start:
+            found.append((place, place, score, token or "∅"))
+        elif found and start < place and not found[-1][3]:
+            first, _, known, _ = found[-1]
+            found[-1] = (first, max(end, place), known + score, "")
+        else:
+            found.append((max(start, place), end, score, ""))
+    yield from found
+
+
+def gaps(explanation: Explanation) -> list[str]:
+    """Each gap in plain words."""
+    return [_gap(name, gap, explanation.value) for name, gap in explanation.gaps.items()]
+
+
+def _gap(name: str, gap: float, value: float) -> str:
+    words = f"{name.replace('_', ' ')} gap {gap:+.3g}"
+    return f"{words} ({abs(gap / value):.2g} × f)" if _far(gap, value) else _percent(words, gap, value)
+
+
+def _far(gap: float, value: float) -> bool:
+    return value != 0 and abs(gap) > 10 * abs(value)
+
+
+def _percent(words: str, gap: float, value: float) -> str:
+    return f"{words} ({100 * abs(gap / value):.2g} % of f)" if value else words
+
+
+def explained(explanation: Explanation) -> str:
+    """Which number is explained, and what it is."""
+    target = explanation.target
+    against = f" against {label(target.against)}" if target.against is not None else ""
+    return f"{target.kind.replace('_', ' ')} of {label(target.label)}{against}"
+
+
+def is_number(explanation: Explanation) -> bool:
+    """Whether the model says numbers, not probabilities: then the explained logit is what it says itself."""
+    said, target = explanation.probabilities, explanation.target
+    if target.kind != "logit" or target.label not in said:
+        return False
+    value = said[target.label] - (said.get(target.against, 0.0) if target.against is not None else 0.0)
+    return isclose(value, explanation.value, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def listed(explanation: Explanation) -> tuple[list[tuple[str, float]], int]:
+    """The likeliest labels with the explained ones among them, and how many more there are."""
+    said: Mapping[str, float] = explanation.probabilities
+    ranked = sorted(said.items(), key=lambda item: -item[1])
+    asked = (explanation.target.label, explanation.target.against)
+    shown = [item for rank, item in enumerate(ranked) if rank < LISTED or item[0] in asked]
+    return shown, len(ranked) - len(shown)
+
+
+def label(name: str) -> str:
+    """A label on one line, its outer spaces visible: they tell a language model's tokens apart."""
+    inner = name.strip(" ")
+    before = len(name) - len(name.lstrip(" ")) if inner else len(name)
+    after = len(name) - len(name.rstrip(" ")) if inner else 0
+    return visible("␣" * before + inner + "␣" * after, keep="")
+
+
+def visible(text: str, keep: str = "\n") -> str:
+    """The text with whatever a terminal would obey made visible: control characters, direction marks, lone surrogates.
+
+    >>> visible("a\\x1b[31m")
+    'a␛[31m'
+    """
+    return "".join(c if c in keep else _symbol(c) for c in text)
+
+
+_JOINERS = "\u200c\u200d"
+"""Scripts and emoji are spelled with these; they move nothing else."""
+
+
+def _symbol(c: str) -> str:
+    kind = category(c)
+    if c == "\t":
+        return "    "
+    if kind == "Cc":
+        return chr(0x2400 + ord(c)) if ord(c) < 32 else "␡" if ord(c) == 127 else f"⟨{ord(c):02X}⟩"
+    if kind == "Cs":
+        return "\ufffd"
+    if kind in ("Cf", "Zl", "Zp") and c not in _JOINERS and not 0xE0000 <= ord(c) <= 0xE007F:
+        return f"⟨{ord(c):04X}⟩"
+    return c
+
+
+def right_to_left(text: str) -> bool:
+    """Whether the first letter with a direction runs from right to left."""
+    strong = (bidirectional(c) for c in text)
+    return next((d != "L" for d in strong if d in ("L", "R", "AL")), False)
+
+
+def plain_settings(explanation: Explanation) -> dict[str, Any]:
+    """Settings as they are told to the reader; None reads as the method's own choice."""
+    return {k: "chosen by the method" if v is None else v for k, v in explanation.settings.items()}

@@ -1,0 +1,216 @@
+"""Explanations in a terminal: coloured where there is colour, marked with + and - where there is none."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from salience.explanation import Explanation
+from salience.views.colours import AGAINST, DARK, FAINT, FOR, LIGHT, Colour, hexadecimal, ink, shade
+from salience.views.sheet import (
+    Piece,
+    Sheet,
+    explained,
+    gaps,
+    is_number,
+    label,
+    listed,
+    pieces,
+    sheets,
+    visible,
+)
+
+TOP = 5
+BAR = 20
+WIDEST = 14
+"""Cells of the widest column of a heat map; longer words are cut there, since the sentence stands elsewhere too."""
+
+
+def render(
+    explanations: Sequence[Explanation],
+    *,
+    level: str = "word",
+    colour: bool = True,
+    ground: Colour = DARK,
+    width: int = 80,
+) -> RenderableType:
+    """Everything about these explanations, one sheet per text."""
+    shown = [_sheet(sheet, level, _Paint(colour, ground), width) for sheet in sheets(explanations)]
+    return Group(*(part for one in shown for part in (one, Text())))
+
+
+def coloured(console: Console) -> bool:
+    """Whether this console shows enough colours to grade scores by them."""
+    return not console.no_color and console.color_system in ("256", "truecolor", "windows")
+
+
+def ground(environment: Mapping[str, str]) -> Colour:
+    """The terminal's background as far as it tells; most that say nothing are dark."""
+    return LIGHT if environment.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15") else DARK
+
+
+class _Paint:
+    """How a score is shown: by colour on the terminal's ground, or by marks."""
+
+    def __init__(self, colour: bool, ground: Colour) -> None:
+        self.colour, self.ground = colour, ground
+
+    def style(self, relative: float) -> Style:
+        if not self.colour or abs(relative) < FAINT:
+            return Style.null()
+        back = shade(relative, self.ground)
+        return Style(color=hexadecimal(ink(back)), bgcolor=hexadecimal(back))
+
+    def marks(self, relative: float) -> str:
+        return "" if self.colour else marks(relative)
+
+
+def marks(relative: float) -> str:
+    """A score between -1 and 1 as signs.
+
+    >>> marks(0.9), marks(0.3), marks(0.0), marks(-0.3), marks(-1)
+    ('++', '+', '', '-', '--')
+    """
+    sign = "+" if relative > 0 else "-"
+    return sign * ((abs(relative) >= 0.2) + (abs(relative) >= 0.6))
+
+
+def _sheet(sheet: Sheet, level: str, paint: _Paint, width: int) -> RenderableType:
+    rows = [_row(sheet, e, level, paint) for e in sheet.single]
+    maps = [_heat_map(row, level, paint, width) for row in sheet.layered]
+    return Group(_prediction(sheet.first), Text(), *rows, *maps, *_footer(sheet, paint))
+
+
+def _prediction(e: Explanation) -> RenderableType:
+    shown, more = listed(e)
+    table = Table.grid(padding=(0, 1))
+    for name, value in shown:
+        style = "bold" if name in (e.target.label, e.target.against) else ""
+        table.add_row(Text("  " + label(name), style), *_value(e, value))
+    head = Text.assemble((visible(e.model, keep=""), "bold"), (f"   explained: {explained(e)} = {e.value:.4g}", "dim"))
+    rest = [Text(f"  and {more} more", "dim")] if more else []
+    return Group(head, table, *rest)
+
+
+def _value(e: Explanation, value: float) -> tuple[Text, Text]:
+    if is_number(e):
+        return Text(), Text(f"{value:.4g}", justify="right")
+    return Text(_bar(value, BAR).ljust(BAR)), Text(f"{100 * value:.1f} %", justify="right")
+
+
+def _bar(share: float, cells: int) -> str:
+    """A bar in eighths of a cell; what is above 0 is never quite empty."""
+    eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
+
+
+def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableType:
+    found = pieces(e, level)
+    parts: list[RenderableType] = [Text(sheet.title(e), "bold"), Padding(sentence(e, found, paint), (0, 0, 0, 2))]
+    if len(sheet.rows) == 1 or not paint.colour:
+        parts.append(Padding(_strongest(e, found, paint), (1, 0, 0, 2)))
+    parts += [Text(f"  {line}", "dim") for line in gaps(e)]
+    return Group(*parts, Text())
+
+
+def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
+    """The whole text, its pieces in their places and styles; what the model did not read is dim."""
+    text = Text(overflow="fold")
+    at = 0
+    for piece in found:
+        _plain(text, e, at, piece.start)
+        if piece.name:
+            text.append(visible(piece.name, keep=""), paint.style(piece.relative) + Style(dim=True, italic=True))
+        else:
+            text.append(visible(e.text[piece.start : piece.end]), paint.style(piece.relative))
+        if signs := paint.marks(piece.relative):
+            text.append(f"({signs})", "bold")
+        if piece.name:
+            text.append(" ")
+        at = max(at, piece.end)
+    _plain(text, e, at, len(e.text))
+    return text
+
+
+def _plain(text: Text, e: Explanation, start: int, end: int) -> None:
+    """Text between pieces, in two parts where the model stopped reading."""
+    stop = len(e.text) if e.seen is None else min(max(e.seen, start), end)
+    text.append(visible(e.text[start : min(stop, end)]))
+    if stop < end:
+        text.append(visible(e.text[stop:end]), "dim strike")
+
+
+def _strongest(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Table:
+    """The few strongest words with their scores and bars."""
+    table = Table.grid(padding=(0, 1))
+    for piece in sorted(found, key=lambda p: -abs(p.score))[:TOP]:
+        bar = Text(_bar(abs(piece.relative), 10).ljust(10))
+        if paint.colour:
+            bar.stylize(hexadecimal(FOR if piece.score > 0 else AGAINST))
+        table.add_row(Text(label(_one_line(piece.shown(e.text)))), Text(f"{piece.score:+.4f}", justify="right"), bar)
+    return table
+
+
+def _one_line(text: str) -> str:
+    short = " ".join(text.split())
+    return set_cell_size(short, 30).rstrip() + "…" if cell_len(short) > 31 else short
+
+
+def _footer(sheet: Sheet, paint: _Paint) -> Iterator[Text]:
+    name = label(sheet.first.target.label)
+    legend = Text("  ")
+    for relative in (-1.0, -0.6, -0.2, 0.2, 0.6, 1.0):
+        legend.append(f" {paint.marks(relative)} " if not paint.colour else "   ", paint.style(relative))
+        if relative == -0.2:
+            legend.append("  ")
+    yield Text.assemble((f"  against {name}", "dim"), legend, (f"  for {name}", "dim"))
+    if len(sheet.rows) > 1 or sheet.layered:
+        yield Text("  each row on its own scale: its strongest word has the full strength", "dim")
+
+
+def _heat_map(row: Sequence[Explanation], level: str, paint: _Paint, width: int) -> RenderableType:
+    """Layers down, words across, in as many blocks of columns as the width asks for."""
+    found = [pieces(e, level) for e in row]
+    names = [_cut(label(_one_line(p.shown(row[0].text)))) for p in found[0]]
+    layers = [f"layer {e.settings['layer']}" for e in row]
+    margin = max(map(len, layers)) + 4
+    parts: list[RenderableType] = [Text(row[0].method, "bold")]
+    blocks = _blocks([max(2, cell_len(n)) for n in names], width - margin)
+    parts += [_block(names, layers, found, columns, paint) for columns in blocks]
+    parts += [Text(f"  layer {e.settings['layer']}: {line}", "dim") for e in row for line in gaps(e)]
+    return Group(*parts, Text())
+
+
+def _cut(name: str) -> str:
+    return name if cell_len(name) <= WIDEST else set_cell_size(name, WIDEST - 1) + "…"
+
+
+def _blocks(widths: Sequence[int], room: int) -> Iterator[range]:
+    start, used = 0, 0
+    for index, width in enumerate(widths):
+        if index > start and used + width + 1 > room:
+            yield range(start, index)
+            start, used = index, 0
+        used += width + 1
+    yield range(start, len(widths))
+
+
+def _block(
+    names: Sequence[str], layers: Sequence[str], found: Sequence[Sequence[Piece]], columns: range, paint: _Paint
+) -> Padding:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    for _ in columns:
+        table.add_column(no_wrap=True)
+    table.add_row("", *(Text(names[c]) for c in columns))
+    for layer, scores in zip(layers, found, strict=True):
+        table.add_row(Text(layer), *(_cell(scores[c].relative, max(2, cell_len(names[c])), paint) for c in columns))
+    return Padding(table, (0, 0, 1, 2))
+
+
+def _cell(relative: float, width: int, paint: _Paint) -> Text:
+    return Text((paint.marks(relative) or ("" if paint.colour else "·")).ljust(width), paint.style(relative))

@@ -39,15 +39,28 @@ def explain(
     """
     many = [texts] if isinstance(texts, str | tuple) else list(texts)
     wanted = target if isinstance(target, Target) else Target(target, against, kind)
+    rows = explain_each(model, many, method, wanted, settings, window=max(1, len(many)))
+    return [explanation for row in rows for explanation in row]
+
+
+def explain_each(
+    model: Model,
+    texts: Sequence[Text],
+    method: AnyMethod | Sequence[AnyMethod],
+    target: Target,
+    settings: Mapping[str, Any],
+    *,
+    window: int,
+) -> Iterator[list[Explanation]]:
+    """The same, text by text as they are done: ``window`` texts at a time are packed into batches."""
     asked = prepare(model, method, settings)
-    encoded = model.encode(many)
-    found: list[list[Explanation]] = [[] for _ in encoded]
-    for rows in batching.pack([len(e) for e in encoded], model.budget):
-        for index, explanations in zip(
-            rows, explain_batch(model, [encoded[i] for i in rows], asked, wanted), strict=True
-        ):
-            found[index] = explanations
-    return [explanation for row in found for explanation in row]
+    encoded = model.encode(texts)
+    for start in range(0, len(encoded), window):
+        part = encoded[start : start + window]
+        found: dict[int, list[Explanation]] = {}
+        for rows in batching.pack([len(e) for e in part], model.budget):
+            found |= zip(rows, explain_batch(model, [part[i] for i in rows], asked, target), strict=True)
+        yield from (found[i] for i in range(len(part)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The values that flow through salience, and the shapes of its functions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -47,6 +48,8 @@ class Batch:
     mask: Bool[Tensor, "b t"]
     special: Bool[Tensor, "b t"]
     segments: Int[Tensor, "b t"] | None = None
+    words: Int[Tensor, "b t"] | None = None
+    """The number of each token's word in its text, -1 for none."""
 
     def __len__(self) -> int:
         return self.ids.shape[0]
@@ -63,8 +66,16 @@ class Batch:
 
     def take(self, rows: Int[Tensor, " r"] | slice) -> "Batch":
         """The chosen rows, in that order; a row may be taken many times."""
-        segments = None if self.segments is None else self.segments[rows]
-        return Batch(self.ids[rows], self.mask[rows], self.special[rows], segments)
+        return self.map(lambda tensor: tensor[rows])
+
+    def cut(self, columns: slice) -> "Batch":
+        """The chosen columns of every row."""
+        return self.map(lambda tensor: tensor[:, columns])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Every tensor changed in the same way."""
+        given = (self.ids, self.mask, self.special, self.segments, self.words)
+        return Batch(*(None if tensor is None else change(tensor) for tensor in given))  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +89,15 @@ class Output:
     embeddings: Float[Tensor, "b t d"]
     hidden: tuple[Float[Tensor, "b t k"], ...] = ()
     attention: tuple[Float[Tensor, "b h q t"], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefix:
+    """What a causal model keeps of a batch that it has read: its logits, and the keys and values of every layer."""
+
+    logits: Float[Tensor, "b c"]
+    keys: tuple[Float[Tensor, "b h t k"], ...]
+    values: tuple[Float[Tensor, "b h t v"], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +157,7 @@ class Attribution:
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
+@runtime_checkable
 class Model(Protocol):
     """What is explained. One adapter per family implements it; nothing inherits from it."""
 
@@ -197,9 +218,67 @@ class Model(Protocol):
     ) -> Output: ...
 
 
-class Method(Protocol):
-    """(model, batch, targets, settings by keyword) -> signed, unnormalised scores, 0 on padding."""
+@runtime_checkable
+class SharesPrefix(Protocol):
+    """What a causal model may offer beside Model: texts that begin alike are read from where they part."""
+
+    def shares_prefix(self, batch: Batch) -> bool:
+        """Whether it can be done for these texts."""
+        ...
+
+    def prefix(self, batch: Batch) -> Prefix: ...
+    def resume(
+        self,
+        prefix: Prefix,
+        texts: Int[Tensor, " r"],
+        start: int,
+        rest: Batch,
+        embeddings: Float[Tensor, "r t d"] | None = None,
+    ) -> Output:
+        """``rest`` read after the first ``start`` tokens of ``texts``, which are rows of the prefix."""
+        ...
+
+
+Block = Callable[[Edit], Tensor]
+"""One block on the inputs it had in a forward pass: its output when its attention weights are edited."""
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A model whose blocks can be run again one by one."""
+
+    def replay(self, batch: Batch) -> AbstractContextManager[Sequence[Block]]: ...
+
+
+@runtime_checkable
+class LanguageHead(Protocol):
+    """Hidden states to a score for every word of the vocabulary."""
 
     @property
-    def __name__(self) -> str: ...
-    def __call__(self, model: Model, batch: Batch, target: Targets, /) -> Tensor | Attribution: ...
+    def vocabulary(self) -> int: ...
+    @property
+    def description(self) -> Mapping[str, object]:
+        """Where it comes from, to be recorded with the scores."""
+        ...
+
+    @property
+    def layers(self) -> dict[int, int]:
+        """The layer that was chosen automatically, by the version of the model's weights."""
+        ...
+
+    def __call__(self, hidden: Float[Tensor, "n k"], ids: Int[Tensor, " m"] | None = None) -> Float[Tensor, "n m"]:
+        """Logits of the whole vocabulary, or of ``ids`` alone."""
+        ...
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """A model that can find a language model head for its hidden states."""
+
+    def lm_head(self, source: str | None = None) -> LanguageHead:
+        """The head of its own checkpoint, or of the one named."""
+        ...
+
+
+Method = Callable[..., Tensor | Attribution]
+"""(model, batch, targets, settings by keyword) -> signed, unnormalised scores, 0 on padding."""

@@ -1,0 +1,296 @@
+"""The adapter against plain transformers calls: same logits, same tokens, nothing left behind."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+
+import salience
+from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel
+from salience.passes import differentiate, forward
+from salience.types import Target
+from shapes import CLASSIFIERS, LANGUAGE_MODELS, TEXTS, build, tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A saved classifier, as save_pretrained leaves it."""
+    model = build("bert")
+    model.module.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def plain_logits(model: salience.types.Model, text: str) -> torch.Tensor:
+    model.module.eval()
+    with torch.no_grad():
+        logits = model.module(**{k: v for k, v in model.tokenizer(text, return_tensors="pt").items()
+                                 if k in ("input_ids", "attention_mask")}).logits  # fmt: skip
+    return logits[:, -1] if model.generates else logits
+
+
+@pytest.mark.parametrize("shape", [*CLASSIFIERS, *LANGUAGE_MODELS])
+@pytest.mark.parametrize("attention", [False, True])
+def test_logits_in_a_padded_batch_equal_plain_calls_one_by_one(shape: str, attention: bool):
+    model = build(shape)
+    ours = forward(model, model.batch(model.encode(TEXTS)), attention=attention, hidden=True).logits
+    for row, text in zip(ours, TEXTS, strict=True):
+        torch.testing.assert_close(row[None], plain_logits(model, text), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", CLASSIFIERS)
+def test_replaced_embeddings_reach_the_model_exactly(shape: str):
+    model = build(shape)
+    batch = model.batch(model.encode(TEXTS))
+    same = forward(model, batch, embeddings=model.embed(batch)).logits
+    assert torch.equal(same, forward(model, batch).logits)
+    other = forward(model, batch, embeddings=model.embed(batch) + 0.1).logits
+    assert not torch.allclose(same, other)
+
+
+@pytest.mark.parametrize("shape", CLASSIFIERS)
+def test_attention_rows_sum_to_one_and_never_look_at_padding(shape: str):
+    model = build(shape)
+    batch = model.batch(model.encode(TEXTS))
+    for weights in forward(model, batch, attention=True).attention:
+        real = weights.permute(0, 2, 1, 3)[batch.mask]  # rows of real queries: n, heads, keys
+        torch.testing.assert_close(real.sum(-1), torch.ones_like(real[..., 0]))
+        assert (weights.permute(0, 2, 3, 1)[batch.mask[:, :, None] & ~batch.mask[:, None, :]] == 0).all()
+
+
+@pytest.mark.parametrize("shape", [s for s in CLASSIFIERS if s != "deberta_v2"])
+def test_an_edit_reaches_every_layer_and_uniform_attention_changes_the_prediction(shape: str):
+    model = build(shape)
+    batch = model.batch(model.encode(TEXTS))
+    layers: list[int] = []
+
+    def uniform(layer: int, weights: torch.Tensor) -> torch.Tensor:
+        layers.append(layer)
+        return batch.mask[:, None, None].to(weights) / batch.mask.sum(1)[:, None, None, None]
+
+    edited = forward(model, batch, edit_attention=uniform).logits
+    assert layers == list(range(model.layers))
+    assert not torch.allclose(edited, forward(model, batch).logits, atol=1e-4)
+
+
+def test_an_edit_that_would_never_fire_is_refused():
+    model = build("deberta_v2")
+    with pytest.raises(UnsupportedModel, match="cannot be edited"):
+        forward(model, model.batch(model.encode(TEXTS)), edit_attention=lambda _, w: w)
+
+
+@pytest.mark.parametrize("shape", CLASSIFIERS)
+def test_hidden_states_can_be_replaced(shape: str):
+    model = build(shape)
+    batch = model.batch(model.encode(TEXTS))
+    seen = forward(model, batch, hidden=True)
+    again = forward(
+        model,
+        batch,
+        edit_hidden=lambda layer, h: seen.hidden[2] if layer == 2 else torch.zeros_like(h) if layer < 2 else h,
+    )
+    torch.testing.assert_close(again.logits, seen.logits)
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama", "gpt2_lm"])
+def test_decoders_are_known_to_be_causal_also_in_training_mode(shape: str):
+    assert build(shape).causal
+    assert not build("bert").causal
+
+
+def test_the_gradient_is_the_one_autograd_gives_for_inputs_embeds():
+    model = build("bert")
+    text = TEXTS[0]
+    batch = model.batch(model.encode([text]))
+    module = model.module.eval()
+    e = module.get_input_embeddings()(batch.ids).detach().requires_grad_()
+    logits = module(inputs_embeds=e, attention_mask=batch.mask.long()).logits
+    (expected,) = torch.autograd.grad(logits[0, 1], e)
+    target = salience.explainer.targets(model, Target(1), logits.detach())
+    torch.testing.assert_close(differentiate(model, batch, target).gradient, expected)
+
+
+def test_parameters_get_no_gradients():
+    model = build("bert")
+    batch = model.batch(model.encode(TEXTS))
+    differentiate(model, batch, salience.explainer.targets(model, Target(1), torch.zeros(len(TEXTS), 3)))
+    assert all(p.grad is None and p.requires_grad for p in model.module.parameters())
+
+
+# Loading
+
+
+def test_a_saved_folder_loads_and_says_the_same(folder: Path):
+    loaded = salience.load(folder)
+    original = build("bert")
+    batch = loaded.batch(loaded.encode(TEXTS))
+    torch.testing.assert_close(forward(loaded, batch).logits, forward(original, batch).logits)
+    assert not loaded.module.training
+
+
+def test_a_folder_without_a_tokenizer(folder: Path):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(BadModel, match=r"no tokenizer.*save_pretrained"):
+        salience.load(folder)
+
+
+def test_pickled_weights_are_refused_unless_allowed(folder: Path):
+    (folder / "model.safetensors").unlink()
+    torch.save(build("bert").module.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(BadModel, match="allow_pickle=True"):
+        salience.load(folder)
+    loaded = salience.load(folder, allow_pickle=True)
+    batch = loaded.batch(loaded.encode(TEXTS))
+    torch.testing.assert_close(forward(loaded, batch).logits, forward(build("bert"), batch).logits)
+
+
+def test_code_in_a_checkpoint_is_not_run_unless_allowed(folder: Path):
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "made_up",
+        "auto_map": {"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.M"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w').close()\n")
+    with pytest.raises(BadModel, match="trust_remote_code=True"):
+        salience.load(folder)
+    assert not (folder / "ran").exists()
+
+
+def test_a_head_that_would_be_random_is_an_error(folder: Path):
+    BertForMaskedLM(BertConfig.from_pretrained(folder)).save_pretrained(folder)
+    with pytest.raises(BadModel, match="no classification or causal language model head"):
+        salience.load(folder)
+    with pytest.raises(BadModel, match="classifier"):
+        salience.load(folder, task="classify")
+
+
+def test_a_name_that_does_not_exist():
+    with pytest.raises(BadModel, match="no folder 'no/such-model'"):
+        salience.load("no/such-model")
+
+
+def test_a_broken_folder(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BadModel):
+        salience.load(tmp_path)
+
+
+def test_a_slow_tokenizer_is_refused():
+    model = build("bert")
+
+    class Slow:
+        is_fast = False
+
+    with pytest.raises(BadModel, match="slow tokenizer"):
+        salience.explain(salience.wrap(model.module, Slow()), "A film.")
+
+
+# Texts
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n\t"])
+def test_empty_texts_are_refused(text: str):
+    with pytest.raises(BadInput, match="text 1 is empty"):
+        build("bert").encode(["fine", text])
+
+
+def test_something_else_than_text_is_refused():
+    with pytest.raises(BadInput, match="neither a string nor a pair"):
+        salience.models.huggingface.tokens.encode(tokenizer("wordpiece"), [3], 10)
+
+
+@pytest.mark.parametrize("shape", ["bert", "gpt2", "xlm_roberta", "pooled_bilstm"])
+@pytest.mark.parametrize(
+    "text", ["x", "🙂", "ﷺ שלום עולם", "e\u0301\u0302te", "<b>&amp;</b> [CLS] \x1b[31mred", "我喜欢"]
+)
+def test_odd_texts_are_explained_with_right_offsets(shape: str, text: str):
+    (found,) = salience.explain(build(shape), text, "input_x_gradient")
+    assert found.text == text
+    covered = {i for (a, b), s in zip(found.offsets, found.special, strict=True) if not s for i in range(a, b)}
+    unseen = [c for i, c in enumerate(text) if i not in covered and not c.isspace()]
+    assert all(c == "\x1b" for c in unseen), f"no token stands for {unseen}"
+    assert "".join(w.text for w in found.words()).replace(" ", "") in text.replace(" ", "") or shape == "bert"
+
+
+def test_only_unknown_tokens():
+    (found,) = salience.explain(build("bert"), "Ж Ж", "input_x_gradient")
+    assert [t for t, s in zip(found.tokens, found.special, strict=True) if not s] == ["[UNK]", "[UNK]"]
+
+
+def test_a_long_text_is_cut_aloud_and_recorded():
+    model = build("bert")
+    text = "a fine film " * 60
+    with pytest.warns(TruncatedText, match="longer than the 64 tokens"):
+        (found,) = salience.explain(model, text, "input_x_gradient")
+    assert len(found.tokens) == 64
+    assert found.seen == max(end for _, end in found.offsets) < len(text)
+    assert found.to_dict()["seen"] == found.seen
+
+
+def test_roberta_has_room_for_its_own_count_of_positions():
+    with pytest.warns(TruncatedText, match="longer than the 62 tokens"):
+        salience.explain(build("roberta"), "film " * 100, "input_x_gradient")
+
+
+def test_pairs_have_offsets_in_the_joined_text():
+    model = build("bert")
+    (found,) = salience.explain(model, [("A fine film.", "It is good")], "input_x_gradient")
+    assert found.text == "A fine film.\nIt is good"
+    assert found.text[found.pair_at :] == "It is good"
+    assert "".join(w.text for w in found.words()) == "Afinefilm.Itisgood"
+    plain = model.module.eval()(**model.tokenizer("A fine film.", "It is good", return_tensors="pt")).logits
+    torch.testing.assert_close(torch.tensor(list(found.probabilities.values())), plain.softmax(-1)[0].detach())
+
+
+def test_nan_logits_are_an_error():
+    model = build("bert")
+    with torch.no_grad():
+        model.module.classifier.bias[0] = torch.nan
+    with pytest.raises(BadModel, match="NaN or infinite"):
+        salience.explain(model, "A fine film.", "input_x_gradient")
+
+
+def test_a_model_in_half_precision_is_explained():
+    model = build("bert")
+    half = salience.wrap(model.module.bfloat16(), model.tokenizer)
+    (found,) = salience.explain(half, "A fine film.", "integrated_gradients", nodes=4)
+    assert all(abs(s) < 1e3 for s in found.scores)
+
+
+def test_no_warning_escapes_on_ordinary_use():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        salience.explain(build("gpt2"), list(TEXTS), ["gradient", "input_x_gradient"])
+
+
+# Labels
+
+
+def test_labels_by_name_number_and_case():
+    model = build("bert")
+    assert [model.resolve(x) for x in ("LABEL_1", "label_1", 1, "1")] == [1, 1, 1, 1]
+    with pytest.raises(BadInput, match="Did you mean 'LABEL_1'"):
+        model.resolve("LABL_1")
+    with pytest.raises(BadInput, match="no label number 7"):
+        model.resolve(7)
+
+
+def test_a_next_token_by_its_text():
+    model = build("gpt2_lm")
+    (found,) = salience.explain(model, "It is", "input_x_gradient", target="a", against="of")
+    assert found.target.label == " a"
+    assert found.target.against == " of"
+    with pytest.raises(BadInput, match="tokens for this tokenizer"):
+        model.resolve("splendidly awful")
+
+
+def test_auto_model_folder_round_trip_keeps_the_users_model(folder: Path):
+    module = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="sdpa")
+    model = salience.wrap(module, tokenizer("wordpiece"))
+    forward(model, model.batch(model.encode(TEXTS)), attention=True)
+    assert module.config._attn_implementation == "sdpa"

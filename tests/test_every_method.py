@@ -1,0 +1,169 @@
+"""One table: every method × every model shape. Adding a method to METHODS enrols it here."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from salience.errors import UnsupportedModel
+from salience.explainer import targets
+from salience.methods import METHODS
+from salience.models.pooled import Pooled
+from salience.passes import forward, method_settings
+from salience.types import Attribution, Model, Target
+from shapes import LANGUAGE_MODELS, POOLED, SHAPES, TEXTS, build
+
+SMALLER: dict[str, dict[str, Any]] = {
+    "smooth_grad": {"samples": 3},
+    "gradient_shap": {"samples": 3},
+    "lime": {"samples": 40},
+    "kernel_shap": {"samples": 40},
+    "layer_saliency": {"layer": 2, "decode": "identity"},  # the tiny shapes have no LM head; test_layers.py decodes
+}
+"""Settings that keep slow methods quick; the properties hold for any."""
+
+SQUARE = ("attention_rollout", "attention_flow", "attention_relevance", "value_zeroing")
+UNSUPPORTED = {(m, s) for m in SQUARE for s in POOLED} | {("value_zeroing", "deberta_v2")}
+"""Pairs that must be refused, because the model lacks what the method reads."""
+
+CASES = [(m, s) for m in METHODS for s in SHAPES if (m.__name__, s) not in UNSUPPORTED]
+REFUSED = [(m, s) for m in METHODS for s in SHAPES if (m.__name__, s) in UNSUPPORTED]
+
+
+def names(case: list[tuple[Any, str]]) -> list[str]:
+    return [f"{m.__name__}-{s}" for m, s in case]
+
+
+@cache
+def model_of(shape: str) -> Model:
+    return build(shape)
+
+
+def run(method: Any, model: Model, texts: tuple[str, ...] = TEXTS) -> Attribution:
+    """The method on one batch, explaining the label that each text is given on its own."""
+    batch = model.batch(model.encode(texts))
+    target = targets(model, Target(), forward(model, batch).logits)
+    result = method(model, batch, target, **SMALLER.get(method.__name__, {}))
+    return result if isinstance(result, Attribution) else Attribution(result)
+
+
+def with_budget(model: Model, budget: int) -> Model:
+    if isinstance(model, Pooled):
+        model = copy.copy(model)
+        model.budget = budget
+        return model
+    return dataclasses.replace(model, budget=budget)
+
+
+def state(model: Model) -> dict[str, Any]:
+    """Everything about a model that a method might disturb."""
+    module = model.module
+    config = getattr(module, "config", None)
+    return {
+        "hooks": {
+            name: [len(getattr(m, h)) for h in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
+            for name, m in module.named_modules()
+        },
+        "modes": {name: m.training for name, m in module.named_modules()},
+        "classes": {name: type(m) for name, m in module.named_modules()},
+        "attributes": {name: sorted(vars(m)) for name, m in module.named_modules()},
+        "parameters": {n: (p.requires_grad, p._version, p.data_ptr(), p.grad) for n, p in module.named_parameters()},
+        "config": config.to_dict() if hasattr(config, "to_dict") else config,
+        "kernel": getattr(config, "_attn_implementation", None),
+    }
+
+
+def close(a: Tensor, b: Tensor, scale: float, tolerance: float = 1e-5) -> bool:
+    return bool((a - b).abs().max() <= tolerance * max(scale, float(b.abs().max())))
+
+
+@pytest.mark.parametrize(("method", "shape"), CASES, ids=names(CASES))
+def test_every_method_on_every_shape(method: Any, shape: str):
+    model = model_of(shape)
+    before = state(model)
+    many = run(method, model)
+    assert state(model) == before, "the method changed the model"
+
+    batch = model.batch(model.encode(TEXTS))
+    scale = float(forward(model, batch).logits.abs().max())
+    assert many.scores.shape == batch.ids.shape
+    assert many.scores.isfinite().all()
+    assert (many.scores[~batch.mask] == 0).all()
+
+    again = run(method, model)
+    assert torch.equal(again.scores, many.scores), "the same call gave other scores"
+
+    small = run(method, with_budget(model, 2 * batch.width))
+    assert close(small.scores, many.scores, scale), "the budget changed the scores"
+
+    for row, text in enumerate(TEXTS):
+        alone = run(method, model, (text,)).scores[0]
+        assert close(many.scores[row, : len(alone)], alone, scale), "the company of other texts changed the scores"
+
+
+READERS = [(m, s) for m, s in CASES if "Cost: none" not in (m.__doc__ or "")]
+
+
+@pytest.mark.parametrize(("method", "shape"), READERS, ids=names(READERS))
+def test_the_model_is_untouched_after_an_exception(method: Any, shape: str):
+    model = model_of(shape)
+    batch = model.batch(model.encode(TEXTS))
+    target = targets(model, Target(), forward(model, batch).logits)
+    with broken(model):
+        before = state(model)
+        with pytest.raises(RuntimeError, match="broken on purpose"):
+            method(model, batch, target, **SMALLER.get(method.__name__, {}))
+        assert state(model) == before
+
+
+@pytest.mark.parametrize(("method", "shape"), REFUSED, ids=names(REFUSED))
+def test_what_cannot_be_right_is_refused(method: Any, shape: str):
+    model = model_of(shape)
+    before = state(model)
+    with pytest.raises(UnsupportedModel):
+        run(method, model)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
+def test_every_method_says_where_it_comes_from_and_what_it_costs(method: Any):
+    for line in ("Paper:", "Cost:", "Needs:"):
+        assert line in (method.__doc__ or ""), f"{method.__name__} lacks {line}"
+    for name, parameter in method_settings(method).items():
+        assert parameter.default is not parameter.empty, f"{method.__name__}: setting {name} has no default"
+
+
+@pytest.mark.parametrize("shape", LANGUAGE_MODELS)
+def test_a_contrast_is_the_difference_of_its_two_sides(shape: str):
+    model = model_of(shape)
+    batch = model.batch(model.encode(TEXTS))
+    ixg = next(m for m in METHODS if m.__name__ == "input_x_gradient")
+    logits = forward(model, batch).logits
+    a, b, ab = (ixg(model, batch, targets(model, t, logits)) for t in (Target(5), Target(9), Target(5, against=9)))
+    assert close(ab, a - b, float(logits.abs().max()))
+
+
+@contextmanager
+def broken(model: Model) -> Iterator[None]:
+    """The last leaf module that a pass runs through raises."""
+    ran: list[nn.Module] = []
+    leaves = [m for m in model.module.modules() if not list(m.children()) and not isinstance(m, nn.Embedding)]
+    handles = [m.register_forward_hook(lambda m, *_: ran.append(m)) for m in leaves]
+    forward(model, model.batch(model.encode(TEXTS[:1])))
+    for handle in handles:
+        handle.remove()
+    handle = ran[-1].register_forward_pre_hook(_raise)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _raise(*_: Any) -> None:
+    raise RuntimeError("broken on purpose")

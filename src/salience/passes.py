@@ -4,7 +4,7 @@ Both run on the model as it is, in evaluation mode with parameters frozen, and g
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Flag, auto
 from inspect import Parameter, signature
@@ -113,18 +113,24 @@ def differentiate(
     needs: Needs = Needs.GRADIENT,
     embeddings: Tensor | None = None,
     edit_hidden: Edit | None = None,
+    within: AbstractContextManager[object] | None = None,
 ) -> Pass:
-    """A forward and a backward pass of the explained number, to everything that is needed, at once."""
+    """A forward and a backward pass of the explained number, to everything that is needed, at once.
+
+    The model, but not the choice of the explained number, runs ``within`` the context if one is given: that is how
+    propagation rules take the place of the model's own derivatives.
+    """
     with frozen(model.module), torch.enable_grad():
         start = model.embed(batch) if embeddings is None else embeddings
         leaf = start.detach().requires_grad_()
-        output = model(
-            batch,
-            embeddings=leaf,
-            edit_hidden=edit_hidden,
-            hidden=Needs.HIDDEN in needs,
-            attention=bool(needs & _WEIGHTS),
-        )
+        with within or nullcontext():
+            output = model(
+                batch,
+                embeddings=leaf,
+                edit_hidden=edit_hidden,
+                hidden=Needs.HIDDEN in needs,
+                attention=bool(needs & _WEIGHTS),
+            )
         chosen = _chosen(target, _finite(output, model))
         wanted = {
             "gradient": (leaf,) if Needs.GRADIENT in needs else (),

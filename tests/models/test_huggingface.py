@@ -1,12 +1,13 @@
 """The adapter against plain transformers calls: same logits, same tokens, nothing left behind."""
 
 import json
+import unicodedata
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, CanineTokenizer
 
 import salience
 from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel
@@ -47,7 +48,7 @@ def test_replaced_embeddings_reach_the_model_exactly(shape: str):
     batch = model.batch(model.encode(TEXTS))
     same = forward(model, batch, embeddings=model.embed(batch)).logits
     assert torch.equal(same, forward(model, batch).logits)
-    other = forward(model, batch, embeddings=model.embed(batch) + 0.1).logits
+    other = forward(model, batch, embeddings=model.embed(batch) + torch.randn(model.words.embedding_dim)).logits
     assert not torch.allclose(same, other)
 
 
@@ -69,7 +70,8 @@ def test_an_edit_reaches_every_layer_and_uniform_attention_changes_the_predictio
 
     def uniform(layer: int, weights: torch.Tensor) -> torch.Tensor:
         layers.append(layer)
-        return batch.mask[:, None, None].to(weights) / batch.mask.sum(1)[:, None, None, None]
+        row = batch.mask[:, None, None].to(weights) / batch.mask.sum(1)[:, None, None, None]
+        return row.expand_as(weights)
 
     edited = forward(model, batch, edit_attention=uniform).logits
     assert layers == list(range(model.layers))
@@ -181,13 +183,8 @@ def test_a_broken_folder(tmp_path: Path):
 
 
 def test_a_slow_tokenizer_is_refused():
-    model = build("bert")
-
-    class Slow:
-        is_fast = False
-
     with pytest.raises(BadModel, match="slow tokenizer"):
-        salience.explain(salience.wrap(model.module, Slow()), "A film.")
+        salience.explain(salience.wrap(build("bert").module, CanineTokenizer()), "A film.")
 
 
 # Texts
@@ -199,11 +196,6 @@ def test_empty_texts_are_refused(text: str):
         build("bert").encode(["fine", text])
 
 
-def test_something_else_than_text_is_refused():
-    with pytest.raises(BadInput, match="neither a string nor a pair"):
-        salience.models.huggingface.tokens.encode(tokenizer("wordpiece"), [3], 10)
-
-
 @pytest.mark.parametrize("shape", ["bert", "gpt2", "xlm_roberta", "pooled_bilstm"])
 @pytest.mark.parametrize(
     "text", ["x", "🙂", "ﷺ שלום עולם", "e\u0301\u0302te", "<b>&amp;</b> [CLS] \x1b[31mred", "我喜欢"]
@@ -213,8 +205,9 @@ def test_odd_texts_are_explained_with_right_offsets(shape: str, text: str):
     assert found.text == text
     covered = {i for (a, b), s in zip(found.offsets, found.special, strict=True) if not s for i in range(a, b)}
     unseen = [c for i, c in enumerate(text) if i not in covered and not c.isspace()]
-    assert all(c == "\x1b" for c in unseen), f"no token stands for {unseen}"
-    assert "".join(w.text for w in found.words()).replace(" ", "") in text.replace(" ", "") or shape == "bert"
+    # BERT's normaliser drops accents and control characters before tokens are cut.
+    assert all(unicodedata.category(c) in ("Mn", "Cc") for c in unseen), f"no token stands for {unseen}"
+    assert all(found.text[w.start : w.end] == w.text for w in found.words())
 
 
 def test_only_unknown_tokens():
@@ -282,9 +275,9 @@ def test_labels_by_name_number_and_case():
 
 def test_a_next_token_by_its_text():
     model = build("gpt2_lm")
-    (found,) = salience.explain(model, "It is", "input_x_gradient", target="a", against="of")
+    (found,) = salience.explain(model, "It is", "input_x_gradient", target="a", against="the")
     assert found.target.label == " a"
-    assert found.target.against == " of"
+    assert found.target.against == " the"
     with pytest.raises(BadInput, match="tokens for this tokenizer"):
         model.resolve("splendidly awful")
 

@@ -118,16 +118,11 @@ def gaps(explanation: Explanation) -> list[str]:
 
 
 def _gap(name: str, gap: float, value: float) -> str:
-    words = f"{name.replace('_', ' ')} gap {gap:+.3g}"
-    return f"{words} ({abs(gap / value):.2g} × f)" if _far(gap, value) else _percent(words, gap, value)
-
-
-def _far(gap: float, value: float) -> bool:
-    return value != 0 and abs(gap) > 10 * abs(value)
-
-
-def _percent(words: str, gap: float, value: float) -> str:
-    return f"{words} ({100 * abs(gap / value):.2g} % of f)" if value else words
+    words = f"{name.replace('_', ' ')} gap"
+    if value == 0:
+        return f"{words} {gap:+.3g}"
+    percent = 100 * abs(gap / value)
+    return f"{words} under 0.01 % of f" if percent < 0.01 else f"{words} {percent:.2g} % of f ({gap:+.3g})"
 
 
 def explained(explanation: Explanation) -> str:
@@ -135,6 +130,17 @@ def explained(explanation: Explanation) -> str:
     target = explanation.target
     against = f" against {label(target.against)}" if target.against is not None else ""
     return f"{target.kind.replace('_', ' ')} of {label(target.label)}{against}"
+
+
+def signed(sheet: Sheet) -> bool:
+    """Whether any score is below 0: norms and attention weights tell how much, not which way."""
+    return any(score < 0 for row in sheet.rows for e in row for score in e.scores)
+
+
+def ends(sheet: Sheet) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The two ends of the legend, each as words and a label."""
+    name = label(sheet.first.target.label)
+    return (("against ", name), ("for ", name)) if signed(sheet) else (("mattered little to ", name), ("much", ""))
 
 
 def is_number(explanation: Explanation) -> bool:

@@ -14,6 +14,7 @@ from salience.views.colours import AGAINST, DARK, FAINT, FOR, LIGHT, Colour, hex
 from salience.views.sheet import (
     Piece,
     Sheet,
+    ends,
     explained,
     gaps,
     is_number,
@@ -21,6 +22,7 @@ from salience.views.sheet import (
     listed,
     pieces,
     sheets,
+    signed,
     visible,
 )
 
@@ -110,9 +112,12 @@ def _bar(share: float, cells: int) -> str:
 
 def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableType:
     found = pieces(e, level)
-    parts: list[RenderableType] = [Text(sheet.title(e), "bold"), Padding(sentence(e, found, paint), (0, 0, 0, 2))]
+    parts: list[RenderableType] = [
+        Text(sheet.title(e), "bold"),
+        Padding(sentence(e, found, paint), (0, 0, 0, 2), expand=False),
+    ]
     if len(sheet.rows) == 1 or not paint.colour:
-        parts.append(Padding(_strongest(e, found, paint), (1, 0, 0, 2)))
+        parts.append(Padding(_strongest(e, found, paint), (1, 0, 0, 2), expand=False))
     parts += [Text(f"  {line}", "dim") for line in gaps(e)]
     return Group(*parts, Text())
 
@@ -124,6 +129,7 @@ def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
     for piece in found:
         _plain(text, e, at, piece.start)
         if piece.name:
+            text.append(" " if text and not text.plain[-1].isspace() else "")
             text.append(visible(piece.name, keep=""), paint.style(piece.relative) + Style(dim=True, italic=True))
         else:
             text.append(visible(e.text[piece.start : piece.end]), paint.style(piece.relative))
@@ -161,13 +167,14 @@ def _one_line(text: str) -> str:
 
 
 def _footer(sheet: Sheet, paint: _Paint) -> Iterator[Text]:
-    name = label(sheet.first.target.label)
+    low, high = ("".join(end) for end in ends(sheet))
+    steps = (0.0, 0.3, 0.6, 1.0) if paint.colour else (0.3, 1.0)
+    if signed(sheet):
+        steps = (*(-s for s in reversed(steps) if s), *steps)
     legend = Text("  ")
-    for relative in (-1.0, -0.6, -0.2, 0.2, 0.6, 1.0):
-        legend.append(f" {paint.marks(relative)} " if not paint.colour else "   ", paint.style(relative))
-        if relative == -0.2:
-            legend.append("  ")
-    yield Text.assemble((f"  against {name}", "dim"), legend, (f"  for {name}", "dim"))
+    for relative in steps:
+        legend.append(f" {paint.marks(relative)} ".ljust(3), paint.style(relative))
+    yield Text.assemble((f"  {low}", "dim"), legend, (f"  {high}", "dim"))
     if len(sheet.rows) > 1 or sheet.layered:
         yield Text("  each row on its own scale: its strongest word has the full strength", "dim")
 
@@ -209,7 +216,7 @@ def _block(
     table.add_row("", *(Text(names[c]) for c in columns))
     for layer, scores in zip(layers, found, strict=True):
         table.add_row(Text(layer), *(_cell(scores[c].relative, max(2, cell_len(names[c])), paint) for c in columns))
-    return Padding(table, (0, 0, 1, 2))
+    return Padding(table, (0, 0, 1, 2), expand=False)
 
 
 def _cell(relative: float, width: int, paint: _Paint) -> Text:

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from salience.types import Batch, Encoded
+from salience.words import numbers
 
 
 def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "cpu") -> Batch:
@@ -24,6 +26,7 @@ def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "
         mask=rows([[1] * len(e) for e in encoded], 0, torch.bool),
         special=rows([e.special for e in encoded], 1, torch.bool),
         segments=segments,
+        words=rows([numbers(e.text, e.offsets) for e in encoded], -1, torch.long),
     )
 
 
@@ -47,3 +50,25 @@ def chunks(rows: int, width: int, budget: int) -> Iterator[slice]:
     step = max(1, budget // max(1, width))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def fitting(batch: Batch, rows: Int[Tensor, " r"], budget: int) -> Iterator[tuple[slice, Batch]]:
+    """Rows of the batch, taken as often and in the order listed, in parts that fit; each without needless padding."""
+    lengths = batch.mask.sum(1)[rows].tolist()
+    for part in runs(lengths, budget):
+        yield part, batch.take(rows[part]).cut(slice(max(lengths[part])))
+
+
+def runs(lengths: Sequence[int], budget: int) -> Iterator[slice]:
+    """Consecutive rows, as many at a time as hold at most ``budget`` tokens when padded to the longest of them.
+
+    >>> list(runs([2, 2, 5, 5, 1], budget=10))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    start, longest = 0, 0
+    for row, length in enumerate(lengths):
+        longest = max(longest, length)
+        if row > start and longest * (row - start + 1) > budget:
+            yield slice(start, row)
+            start, longest = row, length
+    yield slice(start, len(lengths))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from salience.batching import chunks
+from salience.batching import fitting
 from salience.errors import choose
 from salience.passes import Needs, Pass, differentiate, one_pass
 from salience.randomness import generators, padded
@@ -74,21 +74,20 @@ def smooth_grad(
     """
     x = model.embed(batch)
     mean = torch.zeros_like(x)
-    spread = noise * _value_range(x, batch)
-    sources = generators(batch, seed)
-    lengths = batch.mask.sum(1).tolist()
-    for _ in range(samples):
-        epsilon = padded(
-            [torch.randn(n, x.shape[-1], generator=g) for n, g in zip(lengths, sources, strict=True)], batch
-        ).to(x)
-        for rows in chunks(len(batch), batch.width, model.budget):
-            shifted = x[rows] + spread[rows] * epsilon[rows]
-            seen = differentiate(model, batch.take(rows), target.take(rows), embeddings=shifted)
-            mean[rows] += seen.gradient / samples
+    spread, sources = noise * value_range(x, batch), generators(batch, seed)
+    text = torch.arange(len(batch), device=x.device).repeat_interleave(samples)
+    for rows, part in fitting(batch, text, model.budget):
+        at, width = text[rows], part.width
+        lengths = part.mask.sum(1).tolist()
+        drawn = [torch.randn(n, x.shape[-1], generator=sources[i]) for n, i in zip(lengths, at.tolist(), strict=True)]
+        epsilon = padded(drawn, part).to(x)
+        seen = differentiate(model, part, target.take(at), embeddings=x[at, :width] + spread[at] * epsilon)
+        assert seen.gradient is not None
+        mean[:, :width].index_add_(0, at, seen.gradient / samples)
     return reduced(mean, reduction) * batch.mask
 
 
-def _value_range(x: Float[Tensor, "b t d"], batch: Batch) -> Float[Tensor, "b 1 1"]:
+def value_range(x: Float[Tensor, "b t d"], batch: Batch) -> Float[Tensor, "b 1 1"]:
     """Largest minus smallest embedding value of each row's real tokens."""
     real = batch.mask[..., None]
     high = x.masked_fill(~real, -torch.inf).amax((1, 2), keepdim=True)

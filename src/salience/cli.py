@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import TextIOWrapper
@@ -20,7 +20,7 @@ from salience.errors import BadInput, SalienceError, TruncatedText, unknown
 
 if TYPE_CHECKING:
     from salience.explanation import Explanation
-    from salience.types import Text
+    from salience.types import Kind, Model, Text
 
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -81,7 +81,7 @@ def _one_line(message: str) -> str:
 
 
 @contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
+def _warnings_in_one_line() -> Generator[None]:
     """Our own warnings as one line each; those of the libraries beneath are for developers and stay silent."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -154,7 +154,7 @@ def explain(
     methods: tuple[str, ...],
     target: str | None,
     against: str | None,
-    kind: str,
+    kind: "Kind",
     settings: tuple[str, ...],
     layer: str | None,
     seed: int | None,
@@ -180,10 +180,8 @@ def explain(
         from salience.types import Target
 
         chosen = _bound(methods or ("integrated_gradients",), settings, layer, seed)
-        loaded = salience.load(
-            model, task=task, device=_device(device), allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
-        )
-        wanted = Target(target, against, kind)  # pyright: ignore[reportArgumentType]
+        loaded = _load(model, device, task, allow_pickle, trust_remote_code)
+        wanted = Target(target, against, kind)
         with _progress(len(given)) as step:
             for row in explain_each(loaded, given, chosen, wanted, {}, window=WINDOW):
                 step()
@@ -211,15 +209,15 @@ def _lines() -> list[str]:
     return [line.rstrip("\r") for line in lines if line.strip()]
 
 
-def _device(name: str | None) -> str | None:
-    """The device, once it has shown that it is there."""
-    import torch
+def _load(model: str, device: str | None, task: str | None, allow_pickle: bool, trust_remote_code: bool) -> "Model":
+    from salience.models import load
 
     try:
-        torch.empty(0, device=name or "cpu")
-    except (RuntimeError, AssertionError, ValueError) as error:
-        raise BadInput(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return name
+        return load(model, task=task, device=device, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    except (RuntimeError, AssertionError) as error:  # how torch refuses a device
+        if device is None:
+            raise
+        raise BadInput(f"{model} cannot be put on device {device!r}: {str(error).splitlines()[0]}") from error
 
 
 # ------------------------------------------------------------------------------------------------------ settings
@@ -228,10 +226,10 @@ def _device(name: str | None) -> str | None:
 def _bound(names: Iterable[str], pairs: Iterable[str], layer: str | None, seed: int | None) -> list[Callable[..., Any]]:
     """The methods with their settings: what is set for all, then what is set for one by METHOD.KEY."""
     from salience.methods import find
-    from salience.passes import method_settings
+    from salience.settings import settings_of
 
     functions = {name: find(name) for name in names}
-    takes = {name: method_settings(f) for name, f in functions.items()}
+    takes = {name: settings_of(f) for name, f in functions.items()}
     everywhere: dict[str, Any] = {} if layer is None else {"layer": _value(layer)}
     own: dict[str, dict[str, Any]] = {name: {} for name in functions}
     for key, value in map(_pair, pairs):
@@ -285,6 +283,8 @@ def _no_setting(key: str, where: str, known: Sequence[str]) -> str:
 
 def _checked(method: str, settings: Mapping[str, Any], takes: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
+        if (key, value) == ("layer", "all"):
+            continue  # becomes one explanation per layer
         if problem := _mismatch(value, takes[key].annotation):
             raise BadInput(f"{method} wants {key} to be {problem}, but got {json.dumps(value)}.")
     return dict(settings)
@@ -323,7 +323,7 @@ Show = Callable[[Sequence["Explanation"]], None]
 @contextmanager
 def _sink(
     as_json: bool, html: Path | None, png: Path | None, svg: Path | None, level: str, plain: bool
-) -> Iterator[Show]:
+) -> Generator[Show]:
     """Where explanations go, text by text. A file is opened before the work starts and complete when it ends."""
     files = [(kind, path) for kind, path in (("html", html), ("png", png), ("svg", svg)) if path is not None]
     if as_json + len(files) > 1:
@@ -336,9 +336,14 @@ def _sink(
             file.write(_document(kind, kept, level))
         click.echo(f"wrote {path}", err=True)
     elif as_json:
-        yield lambda row: [click.echo(e.to_json()) for e in row] and None
+        yield _print_json
     else:
         yield _terminal(level, plain)
+
+
+def _print_json(explanations: "Sequence[Explanation]") -> None:
+    for e in explanations:
+        click.echo(e.to_json())
 
 
 def _document(kind: str, explanations: "Sequence[Explanation]", level: str) -> bytes:
@@ -366,7 +371,7 @@ def _terminal(level: str, plain: bool) -> Show:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[IO[bytes]]:
+def _written(path: Path) -> Generator[IO[bytes]]:
     """A file that appears under its name only when it is complete."""
     if path.is_dir():
         raise BadInput(f"{path} is a folder; give the name of a file in it")
@@ -386,7 +391,7 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
+def _progress(total: int) -> Generator[Callable[[], None]]:
     """A bar on standard error, for people only, and only once the work has taken a while."""
     if not sys.stderr.isatty():
         yield lambda: None
@@ -437,14 +442,14 @@ def _described(method: Callable[..., Any]) -> dict[str, Any]:
     """A method's docstring and signature as data."""
     from inspect import cleandoc, formatannotation
 
-    from salience.passes import method_settings
+    from salience.settings import settings_of
 
     lines = cleandoc(method.__doc__ or "").splitlines()
     facts = {k: v.strip() for k, _, v in (line.partition(":") for line in lines) if k in ("Paper", "Cost", "Needs")}
     text = [line for line in lines if line.partition(":")[0] not in facts]
     settings = [
         {"name": n, "default": _jsonable(p.default), "type": formatannotation(p.annotation).replace("typing.", "")}
-        for n, p in method_settings(method).items()
+        for n, p in settings_of(method).items()
     ]
     return {
         "name": method.__name__,
@@ -474,3 +479,27 @@ def _tell(method: Mapping[str, Any], *, full: bool) -> None:
         for one in method["settings"]:
             click.echo(f"    {one['name']} = {json.dumps(one['default'])}    {click.style(one['type'], dim=True)}")
     click.echo()
+
+
+# ------------------------------------------------------------------------------------------------------ models
+
+
+@cli.command(epilog=_examples("salience models", "salience explain --model sentiment_bilstm 'A fine film.'"))
+def models() -> None:
+    """List the models that come with the package. Any folder or Hugging Face name can be explained as well."""
+    from importlib.resources import files
+
+    from salience.models import BUNDLED
+
+    for name in BUNDLED:
+        card = files("salience.models.bundled").joinpath(name, "README.md")
+        click.echo(click.style(name, bold=True))
+        if card.is_file():
+            click.echo("\n".join(f"  {line}" for line in _card(card.read_text("utf-8"))))
+
+
+def _card(text: str) -> list[str]:
+    """A model card's first sentence, and its lines on accuracy."""
+    lines = [line.strip() for line in text.splitlines()]
+    prose = [line for line in lines if line and line[0] not in "#-|*<`" and ":" not in line.split(" ")[0]]
+    return prose[:1] + [line.strip("|- ") for line in lines if "accuracy" in line.lower() and line not in prose[:1]][:3]

@@ -11,10 +11,10 @@ from salience.views.sheet import (
     Sheet,
     ends,
     explained,
-    gaps,
     is_number,
     label,
     listed,
+    notes,
     pieces,
     plain_settings,
     sheets,
@@ -78,10 +78,10 @@ def _said(e: Explanation, name: str, value: float) -> str:
 
 
 def _row(sheet: Sheet, e: Explanation, level: str) -> str:
-    notes = "".join(f'<p class="quiet">{_text(line)}</p>' for line in gaps(e))
+    told = "".join(f'<p class="quiet">{_text(line)}</p>' for line in notes(e))
     return (
         f'<section><h2>{_text(sheet.title(e))}</h2><div><p class="text" dir="auto">'
-        f"{''.join(_sentence(e, pieces(e, level)))}</p>{notes}</div></section>"
+        f"{''.join(_sentence(e, pieces(e, level)))}</p>{told}</div></section>"
     )
 
 
@@ -164,7 +164,7 @@ def _numbers(sheet: Sheet, level: str) -> str:
 
 def _settings(sheet: Sheet, e: Explanation) -> str:
     told = [f"{k} = {v}" for k, v in plain_settings(e).items()] or ["no settings"]
-    return f"<p><b>{_text(sheet.title(e))}</b>: {_text('; '.join([*told, *gaps(e)]))}</p>"
+    return f"<p><b>{_text(sheet.title(e))}</b>: {_text('; '.join([*told, *notes(e)]))}</p>"
 
 
 def _table(sheet: Sheet, every: Sequence[Explanation], level: str) -> str:

@@ -112,9 +112,12 @@ def _tokens(e: Explanation) -> Iterator[tuple[int, int, float, str]]:
     yield from found
 
 
-def gaps(explanation: Explanation) -> list[str]:
-    """Each gap in plain words."""
-    return [_gap(name, gap, explanation.value) for name, gap in explanation.gaps.items()]
+def notes(explanation: Explanation) -> list[str]:
+    """What the reader should know of these scores: the gaps, and whether the model read the whole text."""
+    found = [_gap(name, gap, explanation.value) for name, gap in explanation.gaps.items()]
+    if explanation.seen is not None:
+        found.append(f"the model read {explanation.seen} of the text's {len(explanation.text)} characters")
+    return found
 
 
 def _gap(name: str, gap: float, value: float) -> str:

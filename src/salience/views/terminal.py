@@ -16,10 +16,10 @@ from salience.views.sheet import (
     Sheet,
     ends,
     explained,
-    gaps,
     is_number,
     label,
     listed,
+    notes,
     pieces,
     sheets,
     signed,
@@ -118,7 +118,7 @@ def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableT
     ]
     if len(sheet.rows) == 1 or not paint.colour:
         parts.append(Padding(_strongest(e, found, paint), (1, 0, 0, 2), expand=False))
-    parts += [Text(f"  {line}", "dim") for line in gaps(e)]
+    parts += [Text(f"  {line}", "dim") for line in notes(e)]
     return Group(*parts, Text())
 
 
@@ -188,7 +188,7 @@ def _heat_map(row: Sequence[Explanation], level: str, paint: _Paint, width: int)
     parts: list[RenderableType] = [Text(row[0].method, "bold")]
     blocks = _blocks([max(2, cell_len(n)) for n in names], width - margin)
     parts += [_block(names, layers, found, columns, paint) for columns in blocks]
-    parts += [Text(f"  layer {e.settings['layer']}: {line}", "dim") for e in row for line in gaps(e)]
+    parts += [Text(f"  layer {e.settings['layer']}: {line}", "dim") for e in row for line in notes(e)]
     return Group(*parts, Text())
 
 

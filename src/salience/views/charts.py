@@ -1,0 +1,321 @@
+"""Explanations as pictures. The layout is computed here in pixels; altair draws it as PNG, SVG or in a notebook."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from io import BytesIO, StringIO
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+
+from salience.errors import BadInput, choose
+from salience.explanation import Explanation
+from salience.views.colours import LIGHT, hexadecimal, ink, shade
+from salience.views.sheet import (
+    Piece,
+    Sheet,
+    ends,
+    explained,
+    is_number,
+    label,
+    listed,
+    notes,
+    pieces,
+    right_to_left,
+    sheets,
+    signed,
+    visible,
+)
+
+if TYPE_CHECKING:
+    import altair as alt
+
+FONT = "DejaVu Sans Mono, Menlo, Consolas, monospace"
+CELL = 0.602
+"""Width of a character in a monospaced font, as a share of its size."""
+SIZE, SMALL = 15, 12
+LINE = 30
+WIDTH = 640
+"""Width of the sentences; the names of the methods stand left of them."""
+MARGIN = 22
+SQUARE = 26
+QUIET, INK, RULE = "#6a707a", "#1c1f24", "#e3e2dd"
+KINDS = ("png", "svg")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A filled rectangle, in pixels."""
+
+    x: float
+    y: float
+    x2: float
+    y2: float
+    fill: str
+    told: str = ""
+    round: float = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A line of text whose left end, or right end or lower end, is at (x, y)."""
+
+    x: float
+    y: float
+    text: str
+    fill: str = INK
+    size: float = SIZE
+    weight: str = "normal"
+    align: str = "left"
+
+
+@dataclass(slots=True)
+class Drawing:
+    """What is to be drawn, and how far down it reaches."""
+
+    left: float
+    width: float = 0
+    y: float = MARGIN
+    boxes: list[Box] = field(default_factory=list[Box])
+    words: list[Words] = field(default_factory=list[Words])
+    upright: list[Words] = field(default_factory=list[Words])
+
+    def write(self, x: float, text: str, fill: str = INK, size: float = SIZE, weight: str = "normal") -> float:
+        """A text on the current line; returns where it ends."""
+        self.words.append(Words(x, self.y + LINE / 2, text, fill, size, weight))
+        end = x + _wide(text, size)
+        self.width = max(self.width, end)
+        return end
+
+    def rule(self) -> None:
+        """A thin line across; its right end is settled when the width is known."""
+        self.boxes.append(Box(MARGIN, self.y + 6, -1, self.y + 7, RULE, round=0))
+        self.y += 14
+
+
+def chart(explanations: Sequence[Explanation], *, level: str = "word") -> "alt.LayerChart":
+    """An altair chart of all sheets, one below the other."""
+    import altair as alt
+
+    drawing = _draw(sheets(explanations), level)
+    width, height = drawing.width + MARGIN, drawing.y + MARGIN / 2
+    pixels = {
+        "x": alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False, zero=False), axis=None),
+        "y": alt.Y("y:Q", scale=alt.Scale(domain=[height, 0], nice=False, zero=False), axis=None),
+        "color": alt.Color("fill:N", scale=None, legend=None),
+    }
+    layers = chain(_boxes(drawing, pixels), _texts(drawing.words, 0, pixels), _texts(drawing.upright, 270, pixels))
+    made = alt.LayerChart(layer=list(layers))
+    return made.properties(width=width, height=height, padding=0).configure_view(stroke=None)
+
+
+def _boxes(drawing: Drawing, pixels: Mapping[str, Any]) -> "Iterator[alt.Chart]":
+    import altair as alt
+
+    rows = [asdict(b) | {"x2": drawing.width if b.x2 < 0 else b.x2} for b in drawing.boxes]
+    for radius in sorted({b.round for b in drawing.boxes}):
+        data = alt.Data(values=[row for row in rows if row["round"] == radius])
+        yield alt.Chart(data).mark_rect(cornerRadius=radius).encode(x2="x2:Q", y2="y2:Q", tooltip="told:N", **pixels)
+
+
+def _texts(words: Sequence[Words], angle: int, pixels: Mapping[str, Any]) -> "Iterator[alt.Chart]":
+    """Texts, one mark for all of the same size, weight and alignment."""
+    import altair as alt
+
+    for size, weight, align in dict.fromkeys((w.size, w.weight, w.align) for w in words):
+        some = [asdict(w) for w in words if (w.size, w.weight, w.align) == (size, weight, align)]
+        style: dict[str, Any] = {"fontSize": size, "fontWeight": weight, "align": align, "angle": angle}
+        mark = alt.Chart(alt.Data(values=some)).mark_text(font=FONT, baseline="middle", **style)
+        yield mark.encode(text="text:N", **pixels)
+
+
+def picture(explanations: Sequence[Explanation], kind: str, *, level: str = "word") -> bytes:
+    """A PNG or an SVG."""
+    made = chart(explanations, level=level)
+    if choose(kind, KINDS, "kind of picture") == "svg":
+        text = StringIO()
+        made.save(text, format="svg")
+        return text.getvalue().encode()
+    out = BytesIO()
+    made.save(out, format="png", scale_factor=2)
+    return out.getvalue()
+
+
+def save(explanations: Sequence[Explanation], path: str | Path, *, level: str = "word") -> None:
+    """Write a picture; the name's ending, .png or .svg, says which kind."""
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise BadInput(f"a picture's name ends in .png or .svg, but got {str(path)!r}")
+    Path(path).write_bytes(picture(explanations, kind, level=level))
+
+
+def _wide(text: str, size: float = SIZE) -> float:
+    return cell_len(text) * size * CELL
+
+
+def _draw(found: Sequence[Sheet], level: str) -> Drawing:
+    names = [s.title(row[0]) for s in found for row in s.rows]
+    drawing = Drawing(left=MARGIN + 24 + max((_wide(n, SMALL) for n in names), default=0))
+    for number, sheet in enumerate(found):
+        if number:
+            drawing.y += 2 * MARGIN
+        _prediction(drawing, sheet.first)
+        for e in sheet.single:
+            _row(drawing, sheet, e, level)
+        for row in sheet.layered:
+            _heat_map(drawing, row, level)
+        _legend(drawing, sheet)
+    return drawing
+
+
+def _prediction(drawing: Drawing, e: Explanation) -> None:
+    x = drawing.write(MARGIN, visible(e.model, keep=""), weight="bold")
+    drawing.write(x + 18, f"{explained(e)} = {e.value:.4g}", QUIET, SMALL)
+    drawing.y += LINE
+    shown, more = listed(e)
+    start = MARGIN + max(_wide(label(name), SMALL) for name, _ in shown) + 14
+    for name, value in shown:
+        asked = name in (e.target.label, e.target.against)
+        weight, colour = ("bold", INK) if asked else ("normal", QUIET)
+        drawing.write(MARGIN, label(name), colour, SMALL, weight)
+        _value(drawing, e, start, value, colour)
+        drawing.y += 20
+    if more:
+        drawing.write(MARGIN, f"and {more} more", QUIET, SMALL)
+        drawing.y += 20
+
+
+def _value(drawing: Drawing, e: Explanation, x: float, value: float, colour: str) -> None:
+    if is_number(e):
+        drawing.write(x, f"{value:.4g}", colour, SMALL)
+        return
+    y = drawing.y + LINE / 2
+    drawing.boxes.append(Box(x, y - 4, x + 140, y + 4, RULE, round=4))
+    drawing.boxes.append(Box(x, y - 4, x + max(140 * value, 1), y + 4, colour, round=4))
+    drawing.write(x + 152, f"{100 * value:.1f} %", colour, SMALL)
+
+
+def _row(drawing: Drawing, sheet: Sheet, e: Explanation, level: str) -> None:
+    drawing.y += 6
+    drawing.rule()
+    drawing.write(MARGIN, sheet.title(e), INK, SMALL, "bold")
+    _sentence(drawing, e, pieces(e, level))
+    for line in notes(e):
+        drawing.write(drawing.left, line, QUIET, SMALL)
+        drawing.y += 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A piece of a sentence at its place: pixels from the start of its line, and the number of the line."""
+
+    x: float
+    line: int
+    text: str
+    piece: Piece | None
+
+
+def _sentence(drawing: Drawing, e: Explanation, found: Sequence[Piece]) -> None:
+    placed = list(_placed(e, found))
+    mirrored = right_to_left(e.text)
+    for one in placed:
+        wide = _wide(one.text)
+        x = drawing.left + (WIDTH - one.x - wide if mirrored else one.x)
+        y = drawing.y + one.line * LINE
+        colour = INK if one.piece is None else _box(drawing, e, one.piece, x, y, wide)
+        drawing.words.append(Words(x + wide / 2, y + LINE / 2, one.text, colour, align="center"))
+        drawing.width = max(drawing.width, x + wide + 3)
+    drawing.y += LINE * (max((p.line for p in placed), default=0) + 1)
+
+
+def _box(drawing: Drawing, e: Explanation, piece: Piece, x: float, y: float, wide: float) -> str:
+    """The coloured ground of a piece; returns the colour of the letters on it."""
+    ground = shade(piece.relative, LIGHT)
+    told = f"{visible(piece.shown(e.text), keep='')} {piece.score:+.4g}"
+    drawing.boxes.append(Box(x - 3, y + 3, x + wide + 3, y + LINE - 3, hexadecimal(ground), told))
+    return QUIET if piece.name else hexadecimal(ink(ground))
+
+
+def _placed(e: Explanation, found: Sequence[Piece]) -> Iterator[_Placed]:
+    """The sentence in lines, broken between words and at the text's own line breaks."""
+    x, line = 0.0, 0
+    for text, piece, space, breaks in _runs(e, found):
+        wide = _wide(text)
+        x += space if x else 3
+        if breaks or (x > 3 and x + wide > WIDTH - 3):
+            x, line = 3.0, line + 1
+        yield _Placed(x, line, text, piece)
+        x += wide + 2
+
+
+def _runs(e: Explanation, found: Sequence[Piece]) -> Iterator[tuple[str, Piece | None, float, bool]]:
+    """Pieces and the text between them, each with the space before it and whether a new line starts there."""
+    at = 0
+    for piece in found:
+        between = e.text[at : piece.start]
+        if between.strip():
+            yield label(between.strip()), None, 6, "\n" in between
+        text = label(piece.shown(e.text).strip() or "␣")
+        yield text, piece, 6 if between or piece.name else 4, "\n" in between and not between.strip()
+        at = max(at, piece.end)
+    rest = e.text[at:].strip()
+    if rest and e.seen is not None:
+        yield f"… ({len(rest)} characters not read)", None, 6, False
+    elif rest:
+        yield label(rest), None, 6, False
+
+
+def _heat_map(drawing: Drawing, row: Sequence[Explanation], level: str) -> None:
+    """Layers down, words across, in blocks that fit the width."""
+    found = [pieces(e, level) for e in row]
+    names = [_cut(label(p.shown(row[0].text).strip())) for p in found[0]]
+    drawing.y += 6
+    drawing.rule()
+    drawing.write(MARGIN, row[0].method, INK, SMALL, "bold")
+    across = WIDTH // SQUARE - 2
+    for start in range(0, len(names), across):
+        columns = range(start, min(start + across, len(names)))
+        _block(drawing, row, found, names, columns)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 16 else name[:15] + "…"
+
+
+def _block(
+    drawing: Drawing,
+    row: Sequence[Explanation],
+    found: Sequence[Sequence[Piece]],
+    names: Sequence[str],
+    columns: range,
+) -> None:
+    first = drawing.left + 2 * SQUARE + 8
+    drawing.y += max(_wide(names[c], SMALL) for c in columns) + 12
+    for place, c in enumerate(columns):
+        drawing.upright.append(Words(first + (place + 0.5) * SQUARE, drawing.y - 6, names[c], size=SMALL))
+    for e, line in zip(row, found, strict=True):
+        middle = drawing.y + SQUARE / 2
+        drawing.words.append(Words(first - 8, middle, f"layer {e.settings['layer']}", QUIET, SMALL, align="right"))
+        for place, c in enumerate(columns):
+            x, colour = first + place * SQUARE, hexadecimal(shade(line[c].relative, LIGHT))
+            told = f"layer {e.settings['layer']}: {names[c]} {line[c].score:+.4g}"
+            drawing.boxes.append(Box(x + 1, drawing.y + 1, x + SQUARE - 1, drawing.y + SQUARE - 1, colour, told))
+        drawing.width = max(drawing.width, first + len(columns) * SQUARE)
+        drawing.y += SQUARE
+    drawing.y += 10
+
+
+def _legend(drawing: Drawing, sheet: Sheet) -> None:
+    drawing.y += 6
+    drawing.rule()
+    low, high = ("".join(end) for end in ends(sheet))
+    x = drawing.write(MARGIN, low, QUIET, SMALL) + 10
+    for relative in (-1.0, -0.66, -0.33, 0.0, 0.33, 0.66, 1.0) if signed(sheet) else (0.0, 0.33, 0.66, 1.0):
+        y = drawing.y + LINE / 2
+        drawing.boxes.append(Box(x, y - 7, x + 22, y + 7, hexadecimal(shade(relative, LIGHT))))
+        x += 24
+    x = drawing.write(x + 8, high, QUIET, SMALL)
+    if len(sheet.rows) > 1 or sheet.layered:
+        drawing.write(x + 18, "each row on its own scale", QUIET, SMALL)
+    drawing.y += LINE

@@ -15,7 +15,8 @@ from salience.errors import UnsupportedModel
 from salience.explainer import targets
 from salience.methods import METHODS
 from salience.models.pooled import Pooled
-from salience.passes import forward, method_settings
+from salience.passes import forward
+from salience.settings import settings_of
 from salience.types import Attribution, Model, Target
 from shapes import LANGUAGE_MODELS, POOLED, SHAPES, TEXTS, build
 
@@ -135,7 +136,7 @@ def test_what_cannot_be_right_is_refused(method: Any, shape: str):
 def test_every_method_says_where_it_comes_from_and_what_it_costs(method: Any):
     for line in ("Paper:", "Cost:", "Needs:"):
         assert line in (method.__doc__ or ""), f"{method.__name__} lacks {line}"
-    for name, parameter in method_settings(method).items():
+    for name, parameter in settings_of(method).items():
         assert parameter.default is not parameter.empty, f"{method.__name__}: setting {name} has no default"
 
 

@@ -7,7 +7,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from threading import Timer
@@ -16,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 import salience
-from salience.errors import BadInput, SalienceError, TruncatedText, unknown
+from salience.errors import BadInput, SalienceError, TruncatedText
 
 if TYPE_CHECKING:
     from salience.explanation import Explanation
@@ -179,11 +178,12 @@ def explain(
         from salience.explainer import explain_each
         from salience.types import Target
 
-        chosen = _bound(methods or ("integrated_gradients",), settings, layer, seed)
+        chosen = methods or ("integrated_gradients",)
+        given_settings = _settings(chosen, settings, layer, seed)
         loaded = _load(model, device, task, allow_pickle, trust_remote_code)
         wanted = Target(target, against, kind)
         with _progress(len(given)) as step:
-            for row in explain_each(loaded, given, chosen, wanted, {}, window=WINDOW):
+            for row in explain_each(loaded, given, chosen, wanted, given_settings, window=WINDOW):
                 step()
                 show(row)
 
@@ -223,30 +223,16 @@ def _load(model: str, device: str | None, task: str | None, allow_pickle: bool, 
 # ------------------------------------------------------------------------------------------------------ settings
 
 
-def _bound(names: Iterable[str], pairs: Iterable[str], layer: str | None, seed: int | None) -> list[Callable[..., Any]]:
-    """The methods with their settings: what is set for all, then what is set for one by METHOD.KEY."""
+def _settings(methods: Iterable[str], pairs: Iterable[str], layer: str | None, seed: int | None) -> dict[str, Any]:
+    """What is to be set; a seed only where a method draws at random, since the others need none."""
     from salience.methods import find
     from salience.settings import settings_of
 
-    functions = {name: find(name) for name in names}
-    takes = {name: settings_of(f) for name, f in functions.items()}
-    everywhere: dict[str, Any] = {} if layer is None else {"layer": _value(layer)}
-    own: dict[str, dict[str, Any]] = {name: {} for name in functions}
-    for key, value in map(_pair, pairs):
-        method, dot, rest = key.partition(".")
-        if dot and method not in own:
-            raise BadInput(unknown(method, own, f"method in --set {key}; chosen are"))
-        if dot:
-            own[method][rest] = value
-        else:
-            everywhere[key] = value
-    _check_known(everywhere, own, takes)
-    if seed is not None:
-        everywhere = {"seed": seed} | everywhere
-    return [
-        partial(f, **_checked(name, {k: v for k, v in everywhere.items() if k in takes[name]} | own[name], takes[name]))
-        for name, f in functions.items()
-    ]
+    found = {} if layer is None else {"layer": _value(layer)}
+    found |= map(_pair, pairs)
+    if seed is not None and any("seed" in settings_of(find(name)) for name in methods):
+        found = {"seed": seed} | found
+    return found
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -262,57 +248,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _check_known(
-    everywhere: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]], takes: Mapping[str, Mapping[str, Any]]
-) -> None:
-    known = sorted({key for taken in takes.values() for key in taken})
-    for key in everywhere:
-        if key not in known:
-            raise BadInput(_no_setting(key, ", ".join(takes), known))
-    for name, settings in own.items():
-        for key in settings:
-            if key not in takes[name]:
-                raise BadInput(_no_setting(key, name, sorted(takes[name])))
-
-
-def _no_setting(key: str, where: str, known: Sequence[str]) -> str:
-    return unknown(key, known, f"setting of {where}") if known else f"{where} takes no settings, but got {key!r}."
-
-
-def _checked(method: str, settings: Mapping[str, Any], takes: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in settings.items():
-        if (key, value) == ("layer", "all"):
-            continue  # becomes one explanation per layer
-        if problem := _mismatch(value, takes[key].annotation):
-            raise BadInput(f"{method} wants {key} to be {problem}, but got {json.dumps(value)}.")
-    return dict(settings)
-
-
-def _mismatch(value: Any, annotation: Any) -> str | None:
-    """What was expected, if the value is certainly not of it."""
-    from types import UnionType
-    from typing import Literal, Union, get_args, get_origin
-
-    if get_origin(annotation) in (Union, UnionType):
-        problems = [_mismatch(value, a) for a in get_args(annotation)]
-        return None if None in problems else " or ".join(p for p in problems if p)
-    if get_origin(annotation) is Literal:
-        options = get_args(annotation)
-        return None if value in options else "one of " + ", ".join(map(str, options))
-    plain: dict[Any, tuple[str, tuple[type, ...]]] = {
-        int: ("a whole number", (int,)),
-        float: ("a number", (int, float)),
-        str: ("a word", (str,)),
-        bool: ("true or false", (bool,)),
-        type(None): ("null", (type(None),)),
-    }
-    if annotation not in plain:
-        return None
-    name, types = plain[annotation]
-    fits = isinstance(value, types) and (annotation is bool or not isinstance(value, bool))
-    return None if fits else name
 
 
 # ------------------------------------------------------------------------------------------------------ output

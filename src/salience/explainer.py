@@ -4,16 +4,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
 from salience import batching, methods
-from salience.errors import BadInput, unknown
+from salience.errors import BadInput, choose, unknown
 from salience.explanation import ExplainedTarget, Explanation
-from salience.passes import Needs, OnePass, method_settings, observe
-from salience.types import Attribution, Encoded, Model, Output, Target, Targets, Text, on_scale
+from salience.passes import Needs, OnePass, observe
+from salience.settings import check, settings_of
+from salience.types import Attribution, Encoded, Kind, Model, Output, Target, Targets, Text, on_scale
 
 AnyMethod = str | Callable[..., Any]
 SHOWN = 5
@@ -33,12 +34,13 @@ def explain(
     """Explain one or many texts by one or many methods; texts in order, and for each the methods in order.
 
     ``method`` is a name, a function with the shape of a method, or a list of them. Settings go to every method that
-    takes them; one that no method takes is an error. Methods that read one pass share it.
+    takes them, or to one of them as ``{"lime.samples": 200}``; one that no method takes is an error. Methods that read
+    one pass share it.
 
     >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
     """
     many = [texts] if isinstance(texts, str | tuple) else list(texts)
-    wanted = target if isinstance(target, Target) else Target(target, against, kind)
+    wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
     rows = explain_each(model, many, method, wanted, settings, window=max(1, len(many)))
     return [explanation for row in rows for explanation in row]
 
@@ -77,28 +79,32 @@ def prepare(model: Model, method: AnyMethod | Sequence[AnyMethod], settings: Map
     functions = [methods.find(m) if isinstance(m, str) else m for m in given]
     if not functions:
         raise BadInput("no method was given; `salience methods` lists them")
-    known = {name for f in functions for name in method_settings(f)}
-    for name in settings:
-        if name not in known:
-            names = ", ".join(_name(f) for f in functions)
-            raise BadInput(unknown(name, sorted(known), f"setting of {names}"))
+    known = {key for f in functions for name in settings_of(f) for key in (name, f"{_name(f)}.{name}")}
+    for key in settings:
+        if key not in known:
+            raise BadInput(unknown(key, sorted(known), f"setting of {', '.join(map(_name, functions))}"))
     asked = [_with_settings(f, settings) for f in functions]
     return [one for a in asked for one in _each_layer(model, a)]
 
 
-def _with_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> Asked:
-    taken = method_settings(function)
-    defaults = {n: p.default for n, p in taken.items()}
-    if isinstance(function, partial):
-        defaults |= function.keywords
-        function = function.func
-    return Asked(function, defaults | {n: v for n, v in settings.items() if n in taken})
+def _with_settings(method: Callable[..., Any], settings: Mapping[str, Any]) -> Asked:
+    """Defaults, then what is set for all methods, then what is set for this one as ``method.setting``."""
+    taken = settings_of(method)
+    function = method.func if isinstance(method, partial) else method
+    chosen = {name: p.default for name, p in taken.items()}
+    for prefix in ("", f"{_name(method)}."):
+        chosen |= {name: settings[prefix + name] for name in taken if prefix + name in settings}
+    for name, value in chosen.items():
+        if (name, value) != ("layer", "all"):
+            check(function, name, value)
+    return Asked(function, chosen)
 
 
 def _each_layer(model: Model, asked: Asked) -> list[Asked]:
     if asked.settings.get("layer") != "all":
         return [asked]
-    first = 0 if asked.method.__name__ == "layer_saliency" else 1
+    # Hidden states are numbered from 0, the embeddings; attention is numbered from 1.
+    first = 0 if Needs.HIDDEN in getattr(asked.method, "needs", Needs.NOTHING) else 1
     return [Asked(asked.method, {**asked.settings, "layer": n}) for n in range(first, model.layers + 1)]
 
 
@@ -126,6 +132,11 @@ def explain_batch(
     return [list(row) for row in zip(*made, strict=True)]
 
 
+def scale(kind: str) -> Kind:
+    """A scale by its name, checked."""
+    return cast(Kind, choose(kind, get_args(Kind), "kind"))
+
+
 def targets(model: Model, target: Target, logits: Tensor) -> Targets:
     """A Target for every row: the predicted label where none is named."""
 
@@ -140,7 +151,7 @@ def targets(model: Model, target: Target, logits: Tensor) -> Targets:
     against = None if target.against is None else column(target.against)
     if against is not None and bool((labels == against).any()):
         raise BadInput(f"target and against are both {model.label(int(against[0]))!r}: their difference is always 0")
-    return Targets(labels, against, target.kind, model.link)
+    return Targets(labels, against, scale(target.kind), model.link)
 
 
 def _explanations(

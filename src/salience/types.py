@@ -75,7 +75,7 @@ class Batch:
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """Every tensor changed in the same way."""
         given = (self.ids, self.mask, self.special, self.segments, self.words)
-        return Batch(*(None if tensor is None else change(tensor) for tensor in given))  # pyright: ignore[reportArgumentType]
+        return Batch(*(None if tensor is None else change(tensor) for tensor in given))  # pyright: ignore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +87,7 @@ class Output:
 
     logits: Float[Tensor, "b c"]
     embeddings: Float[Tensor, "b t d"]
-    hidden: tuple[Float[Tensor, "b t k"], ...] = ()
+    hidden: tuple[Float[Tensor, "b t _"], ...] = ()
     attention: tuple[Float[Tensor, "b h q t"], ...] = ()
 
 
@@ -222,6 +222,10 @@ class Model(Protocol):
 class SharesPrefix(Protocol):
     """What a causal model may offer beside Model: texts that begin alike are read from where they part."""
 
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def name(self) -> str: ...
     def shares_prefix(self, batch: Batch) -> bool:
         """Whether it can be done for these texts."""
         ...

@@ -1,5 +1,6 @@
 """The one place where tokens are taken away: replaced, zeroed or deleted, on ids and embeddings, never on text."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -11,6 +12,10 @@ from salience.types import Batch, Model
 
 REPLACEMENTS = ("zero", "mask", "pad", "unk", "mean")
 Replacement = Literal["zero", "mask", "pad", "unk", "mean"]
+ERASURES = (*REPLACEMENTS, "delete")
+Erasure = Literal["zero", "mask", "pad", "unk", "mean", "delete"]
+Eraser = Callable[[Batch, Bool[Tensor, "b t"]], tuple[Batch, Tensor | None]]
+"""Takes the chosen tokens from rows: the rows to pass, and their embeddings where those are not the rows' own."""
 
 
 def usual(model: Model) -> Replacement:
@@ -50,9 +55,14 @@ def deleted(batch: Batch, where: Bool[Tensor, "b t"]) -> Batch:
     if not bool(keep.any(1).all()):
         raise BadInput("deleting these tokens would leave nothing of a text; erase by replacing them instead")
     order = (~keep).to(torch.int8).sort(dim=1, stable=True).indices[:, :width]
-    return Batch(
-        ids=batch.ids.gather(1, order),
-        mask=keep.gather(1, order),
-        special=batch.special.gather(1, order) | ~keep.gather(1, order),
-        segments=None if batch.segments is None else batch.segments.gather(1, order),
-    )
+    left, kept = batch.map(lambda tensor: tensor.gather(1, order)), keep.gather(1, order)
+    words = None if left.words is None else left.words.masked_fill(~kept, -1)
+    return Batch(left.ids, kept, left.special | ~kept, left.segments, words)
+
+
+def eraser(model: Model, kind: str) -> Eraser:
+    """Erase by one kind of replacement or by deletion; what depends on the model alone is computed once."""
+    if choose(kind, ERASURES, "erasure") == "delete":
+        return lambda batch, where: (deleted(batch, where), None)
+    vector = replacement(model, kind)
+    return lambda batch, where: (batch, torch.where(where[..., None], vector, model.embed(batch)))

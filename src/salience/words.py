@@ -1,5 +1,6 @@
 """Tokens to words, by character offsets alone: no tokenizer's marks (``##``, ``▁``, ``Ġ``) are looked at."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 import regex
@@ -29,14 +30,34 @@ def members(text: str, offsets: Sequence[Span]) -> list[tuple[Span, list[int]]]:
     """
     trimmed = [_trimmed(text, span) for span in offsets]
     groups: list[tuple[Span, list[int]]] = []
-    for start, end in spans(text):
-        tokens = [i for i, (a, b) in enumerate(trimmed) if a < end and b > start]
+    words = spans(text)
+    ends = [end for _, end in words]
+    found: list[list[int]] = [[] for _ in words]
+    for token, (a, b) in enumerate(trimmed):
+        for word in range(bisect_right(ends, a), len(words)):
+            if words[word][0] >= b:
+                break
+            found[word].append(token)
+    for (start, end), tokens in zip(words, found, strict=True):
         if groups and set(tokens) & set(groups[-1][1]):
             (first, _), known = groups[-1]
             groups[-1] = ((first, end), sorted({*known, *tokens}))
         elif tokens:
             groups.append(((start, end), tokens))
     return groups
+
+
+def numbers(text: str, offsets: Sequence[Span]) -> list[int]:
+    """The number of each token's word, -1 for none.
+
+    >>> numbers("so unlike", [(0, 0), (0, 2), (2, 5), (5, 9)])
+    [-1, 0, 1, 1]
+    """
+    found = [-1] * len(offsets)
+    for number, (_, tokens) in enumerate(members(text, offsets)):
+        for token in tokens:
+            found[token] = number
+    return found
 
 
 def reduce(

@@ -203,7 +203,7 @@ def _texts(texts: Sequence[str], pairs: Sequence[str]) -> "list[Text]":
 def _lines() -> list[str]:
     """The lines of standard input that hold something."""
     try:
-        lines = click.get_text_stream("stdin", encoding="utf-8", errors="strict").read().split("\n")
+        lines = sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise BadInput(f"standard input is not valid UTF-8: {error}") from error
     return [line.rstrip("\r") for line in lines if line.strip()]
@@ -336,7 +336,7 @@ def _progress(total: int) -> Generator[Callable[[], None]]:
 
     columns = TextColumn("explaining"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("", total=total)
+    task = progress.add_task("", total=total if total > 1 else None)
     timer = Timer(PATIENCE, progress.start)
     timer.daemon = True
     timer.start()

@@ -234,7 +234,7 @@ def _box(drawing: Drawing, e: Explanation, piece: Piece, x: float, y: float, wid
     ground = shade(piece.relative, LIGHT)
     told = f"{visible(piece.shown(e.text), keep='')} {piece.score:+.4g}"
     drawing.boxes.append(Box(x - 3, y + 3, x + wide + 3, y + LINE - 3, hexadecimal(ground), told))
-    return QUIET if piece.name else hexadecimal(ink(ground))
+    return QUIET if piece.name and abs(piece.relative) < 0.3 else hexadecimal(ink(ground))
 
 
 def _placed(e: Explanation, found: Sequence[Piece]) -> Iterator[_Placed]:

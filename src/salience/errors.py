@@ -38,3 +38,11 @@ def unknown(value: object, known: Iterable[str], what: str) -> str:
     near = get_close_matches(str(value), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {value!r}.{hint} Known: {', '.join(names)}."
+
+
+def too_long(number: int, limit: int, unseen: int, seen: int) -> str:
+    """The sentence for a text of which the model sees only the beginning."""
+    return (
+        f"text {number} is longer than the {limit} tokens that the model can read; its last {unseen} or so were not "
+        f"seen (from character {seen})"
+    )

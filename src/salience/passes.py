@@ -3,22 +3,25 @@
 Both run on the model as it is, in evaluation mode with parameters frozen, and give it back as it was.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Flag, auto
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from salience.errors import BadModel
-from salience.types import Attribution, Batch, Edit, Model, Output, Targets
+from salience.types import Attribution, Batch, Edit, Model, Output, Prefix, SharesPrefix, Targets
 
 TargetsOf = Callable[[Float[Tensor, "b c"]], Targets]
 """Chooses the explained number once the logits are known, so that a prediction needs no pass of its own."""
+
+
+Seen = TypeVar("Seen", Output, Prefix)
 
 
 class Needs(Flag):
@@ -57,7 +60,7 @@ class Pass:
 
 
 @contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
+def frozen(module: nn.Module) -> Generator[None]:
     """Evaluation mode and no gradients for parameters; every flag is restored, also after an exception."""
     training = [m for m in module.modules() if m.training]
     learning = [p for p in module.parameters() if p.requires_grad]
@@ -95,6 +98,20 @@ def forward(
             attention=attention,
         )
     return _finite(output, model)
+
+
+def remember(model: SharesPrefix, batch: Batch) -> Prefix:
+    """A forward pass without a graph that keeps what :func:`resume` goes on from."""
+    with frozen(model.module), torch.no_grad():
+        return _finite(model.prefix(batch), model)
+
+
+def resume(
+    model: SharesPrefix, prefix: Prefix, texts: Tensor, start: int, rest: Batch, *, embeddings: Tensor | None = None
+) -> Output:
+    """A forward pass without a graph over ``rest`` alone, after the first ``start`` tokens of ``texts``."""
+    with frozen(model.module), torch.no_grad():
+        return _finite(model.resume(prefix, texts, start, rest, embeddings), model)
 
 
 def observe(model: Model, batch: Batch, target: Targets | TargetsOf, needs: Needs) -> Pass:
@@ -162,7 +179,7 @@ def _detached(output: Output) -> Output:
     )
 
 
-def _finite(output: Output, model: Model) -> Output:
+def _finite(output: Seen, model: Model | SharesPrefix) -> Seen:
     if not output.logits.isfinite().all():
         raise BadModel(
             f"{model.name} returned NaN or infinite logits, so nothing can be explained. "
@@ -194,8 +211,3 @@ class OnePass:
 def one_pass(needs: Needs = Needs.NOTHING) -> Callable[[Callable[..., Tensor | Attribution]], OnePass]:
     """Make a method of a function that reads scores off a :class:`Pass`."""
     return lambda read: OnePass(read, needs)
-
-
-def method_settings(method: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """The settings a method takes, with their defaults."""
-    return {n: p for n, p in signature(method).parameters.items() if p.kind is Parameter.KEYWORD_ONLY}

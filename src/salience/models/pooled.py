@@ -1,10 +1,11 @@
 """The classifiers of the attention debate: encoder, additive attention, linear layer (Jain & Wallace 2019)."""
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from salience import batching
-from salience.errors import BadInput, BadModel, choose, unknown
+from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
 from salience.types import Batch, Edit, Encoded, Link, Output, Text
 
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
@@ -94,7 +95,10 @@ class Pooled(nn.Module):
         end = min(len(found.ids), self.config.longest)
         if not end:
             raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
-        seen = found.offsets[end - 1][1] if end < len(found.ids) else None
+        seen = None
+        if end < len(found.ids):
+            seen = found.offsets[end - 1][1]
+            warnings.warn(too_long(number, end, len(found.ids) - end, seen), TruncatedText, stacklevel=2)
         return Encoded(
             text,
             tuple(found.ids[:end]),
@@ -170,9 +174,10 @@ class Pooled(nn.Module):
     def load(cls, folder: str | Path, *, name: str | None = None, device: str | None = None) -> "Pooled":
         path = Path(folder)
         try:
-            stored = json.loads((path / "config.json").read_text("utf-8"))
+            stored: dict[str, Any] = json.loads((path / "config.json").read_text("utf-8"))
+            labels = tuple(stored.pop("labels"))
             model = cls(
-                PooledConfig(**{**stored, "labels": tuple(stored["labels"])}),
+                PooledConfig(labels, **stored),
                 Tokenizer.from_file(str(path / "tokenizer.json")),
                 name=name or str(folder),
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from salience.errors import BadInput, BadModel, TruncatedText
+from salience.errors import BadInput, BadModel, TruncatedText, too_long
 from salience.types import Encoded, Text
 
 
@@ -22,7 +22,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: int) -> Encoded:
     parts = _checked(text, number)
-    found: Any = tokenizer(*parts, truncation=True, max_length=limit, return_token_type_ids=True).encodings[0]
+    second = parts[1] if len(parts) == 2 else None
+    read: Any = tokenizer(parts[0], second, truncation=True, max_length=limit, return_token_type_ids=True)
+    found = read.encodings[0]
     pair_at = len(parts[0]) + 1 if len(parts) == 2 else None
     starts = {0: 0, 1: pair_at or 0}
     offsets = tuple(
@@ -37,12 +39,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: 
     if found.overflowing:
         seen = max(end for _, end in offsets)
         unseen = sum(len(piece.ids) for piece in found.overflowing)
-        warnings.warn(
-            f"text {number} is longer than the {limit} tokens that the model can read; its last {unseen} or so were "
-            f"not seen (from character {seen})",
-            TruncatedText,
-            stacklevel=2,
-        )
+        warnings.warn(too_long(number, limit, unseen, seen), TruncatedText, stacklevel=2)
     return Encoded(
         text=joined,
         ids=tuple(found.ids),
@@ -56,7 +53,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: 
 
 
 def _checked(text: Text, number: int) -> tuple[str, ...]:
-    parts = (text,) if isinstance(text, str) else tuple(text)
+    parts: tuple[Any, ...] = (text,) if not isinstance(text, tuple) else text
     if len(parts) not in (1, 2) or not all(isinstance(p, str) for p in parts):
         raise BadInput(f"text {number} is neither a string nor a pair of strings: {text!r}")
     if not all(p.strip() for p in parts):

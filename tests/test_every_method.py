@@ -25,7 +25,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "gradient_shap": {"samples": 3},
     "lime": {"samples": 40},
     "kernel_shap": {"samples": 40},
-    "layer_saliency": {"layer": 2, "decode": "identity"},  # the tiny shapes have no LM head; test_layers.py decodes
+    "layer_saliency": {"layer": 1, "decode": "identity"},  # the tiny shapes have no LM head; test_layers.py decodes
 }
 """Settings that keep slow methods quick; the properties hold for any."""
 

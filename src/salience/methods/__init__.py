@@ -4,8 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 from salience.errors import choose
+from salience.methods.attention import (
+    attention,
+    attention_flow,
+    attention_relevance,
+    attention_rollout,
+    attention_x_gradient,
+    value_zeroing,
+)
 from salience.methods.control import position, random, uniform
 from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
+from salience.methods.layers import layer_saliency
 from salience.methods.path import integrated_gradients
 
 METHODS: tuple[Callable[..., Any], ...] = (
@@ -13,6 +22,13 @@ METHODS: tuple[Callable[..., Any], ...] = (
     input_x_gradient,
     smooth_grad,
     integrated_gradients,
+    attention,
+    attention_rollout,
+    attention_flow,
+    attention_x_gradient,
+    attention_relevance,
+    value_zeroing,
+    layer_saliency,
     random,
     uniform,
     position,

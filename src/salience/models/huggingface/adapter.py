@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from inspect import signature
 from typing import Any
 
@@ -15,10 +15,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from salience import batching
 from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
 from salience.models.huggingface.attention import Watch, follows_interface, written_out
-from salience.models.huggingface.hooks import hidden_states, no_hooks_left, replaced_embeddings
+from salience.models.huggingface.head import Head, find_head
+from salience.models.huggingface.hooks import Call, block_calls, hidden_states, no_hooks_left, replaced_embeddings
 from salience.models.huggingface.tokens import encode
 from salience.passes import frozen
-from salience.types import Batch, Edit, Encoded, Link, Output, Text
+from salience.types import Batch, Block, Edit, Encoded, Link, Output, Text
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class HuggingFace:
     tokenizer: PreTrainedTokenizerBase
     name: str
     budget: int = 1024
+    _heads: dict[str | None, Head] = field(default_factory=dict[str | None, Head], init=False, repr=False)
 
     @cached_property
     def _config(self) -> Any:
@@ -170,6 +172,29 @@ class HuggingFace:
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: {len(states) - 1} of {self.layers} layers could be read")
         return Output(self._logits(found.logits, batch), start, tuple(states if hidden else ()), weights)
+
+    def lm_head(self, source: str | None = None) -> Head:
+        """The head of the model itself or of its own checkpoint, or of the checkpoint that is named."""
+        if source not in self._heads:
+            self._heads[source] = find_head(self.module, self.tokenizer, source, causal=self.causal)
+        return self._heads[source]
+
+    @contextmanager
+    def replay(self, batch: Batch) -> Iterator[list[Block]]:
+        """Every block on the inputs it has in a pass over the batch, to be run alone with its attention edited."""
+        with frozen(self.module), torch.no_grad(), self._watched(Watch(lambda _, a: a, keep=False)) as options:
+            with block_calls(self.module) as calls:
+                self._run(batch, options)
+            if len(calls) != self.layers:
+                raise UnsupportedModel(f"{self.name}: {len(calls)} of {self.layers} layers could be run alone")
+            yield [partial(self._again, call) for call in calls]
+
+    def _again(self, call: Call, edit: Edit) -> Tensor:
+        watch = Watch(edit, keep=False)
+        output = call.block(*call.args, **{**call.kwargs, "salience": watch})
+        if watch.calls != 1:
+            raise UnsupportedModel(f"the attention of a block of {self.name} was reached {watch.calls} times, not once")
+        return output[0] if isinstance(output, tuple) else output
 
     @contextmanager
     def _watched(self, watch: Watch) -> Iterator[dict[str, Any]]:

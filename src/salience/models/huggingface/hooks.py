@@ -1,7 +1,8 @@
 """Temporary hooks: embeddings replaced, hidden states read and edited. All are gone when the block ends."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from salience.types import Edit
 
 
 @contextmanager
-def replaced_embeddings(module: PreTrainedModel, embeddings: Tensor) -> Iterator[None]:
+def replaced_embeddings(module: PreTrainedModel, embeddings: Tensor) -> Generator[None]:
     """The word embedding layer returns ``embeddings``.
 
     ``inputs_embeds`` would not do: padded GPT-2 and Llama classifiers then pool the wrong token.
@@ -33,7 +34,7 @@ def blocks(module: PreTrainedModel) -> nn.ModuleList:
 
 
 @contextmanager
-def hidden_states(module: PreTrainedModel, edit: Edit | None) -> Iterator[list[Tensor]]:
+def hidden_states(module: PreTrainedModel, edit: Edit | None) -> Generator[list[Tensor]]:
     """Collects what enters the first block and leaves each one, after the edit if there is one."""
     seen: list[Tensor] = []
 
@@ -64,8 +65,33 @@ def hidden_states(module: PreTrainedModel, edit: Edit | None) -> Iterator[list[T
             handle.remove()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A block with what it was called with."""
+
+    block: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 @contextmanager
-def no_hooks_left(module: nn.Module) -> Iterator[None]:
+def block_calls(module: PreTrainedModel) -> Generator[list[Call]]:
+    """Collects every call of a block, in order."""
+    seen: list[Call] = []
+
+    def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(Call(block, args, kwargs))
+
+    handles = [part.register_forward_pre_hook(entering, with_kwargs=True) for part in blocks(module)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def no_hooks_left(module: nn.Module) -> Generator[None]:
     """Removes the hooks that transformers itself installs, and keeps, when asked for attentions."""
     before = {m: set(m._forward_hooks) for m in module.modules()}  # pyright: ignore[reportPrivateUsage]
     marks = {m: dict(vars(m)) for m in module.modules() if isinstance(m, PreTrainedModel)}

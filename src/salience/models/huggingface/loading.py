@@ -12,10 +12,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
 from salience.errors import BadModel, choose
 from salience.models.huggingface.adapter import HuggingFace
+from salience.models.huggingface.head import quiet
 
 TASKS = {"classify": AutoModelForSequenceClassification, "generate": AutoModelForCausalLM}
 
@@ -73,9 +73,7 @@ def _tokenizer(name: str | Path, safe: dict[str, Any]) -> PreTrainedTokenizerBas
 
 
 def _module(loader: Any, name: str | Path, safe: dict[str, Any], dtype: str, allow_pickle: bool) -> PreTrainedModel:
-    level = logging.get_verbosity()
-    try:
-        logging.set_verbosity_error()  # a bundled LM head is not a warning; missing heads are checked below
+    with quiet():  # a bundled LM head is no cause for a warning; missing heads are checked below
         module, report = loader.from_pretrained(
             name,
             dtype=dtype,
@@ -83,8 +81,6 @@ def _module(loader: Any, name: str | Path, safe: dict[str, Any], dtype: str, all
             output_loading_info=True,
             **safe,
         )
-    finally:
-        logging.set_verbosity(level)
     if missing := sorted(report["missing_keys"]):
         raise BadModel(
             f"the weights of {name} lack {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}: "

@@ -15,13 +15,14 @@ from salience.methods.attention import (
 from salience.methods.control import position, random, uniform
 from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
 from salience.methods.layers import layer_saliency
-from salience.methods.path import integrated_gradients
+from salience.methods.path import gradient_shap, integrated_gradients
 
 METHODS: tuple[Callable[..., Any], ...] = (
     gradient,
     input_x_gradient,
     smooth_grad,
     integrated_gradients,
+    gradient_shap,
     attention,
     attention_rollout,
     attention_flow,

@@ -16,6 +16,8 @@ from salience.methods.control import position, random, uniform
 from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
 from salience.methods.layers import layer_saliency
 from salience.methods.path import gradient_shap, integrated_gradients
+from salience.methods.perturbation import kernel_shap, lime, occlusion
+from salience.methods.propagation import deep_lift, lrp
 
 METHODS: tuple[Callable[..., Any], ...] = (
     gradient,
@@ -23,6 +25,11 @@ METHODS: tuple[Callable[..., Any], ...] = (
     smooth_grad,
     integrated_gradients,
     gradient_shap,
+    lrp,
+    deep_lift,
+    occlusion,
+    lime,
+    kernel_shap,
     attention,
     attention_rollout,
     attention_flow,

@@ -1,6 +1,6 @@
 """The one adapter to Hugging Face classifiers and causal language models."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -8,18 +8,19 @@ from inspect import signature
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from salience import batching
 from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
 from salience.models.huggingface.attention import Watch, follows_interface, written_out
 from salience.models.huggingface.head import Head, find_head
 from salience.models.huggingface.hooks import Call, block_calls, hidden_states, no_hooks_left, replaced_embeddings
+from salience.models.huggingface.prefix import keeps_everything, kept, resumed
 from salience.models.huggingface.tokens import encode
 from salience.passes import frozen
-from salience.types import Batch, Block, Edit, Encoded, Link, Output, Text
+from salience.types import Batch, Block, Edit, Encoded, Link, Output, Prefix, Text
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +181,7 @@ class HuggingFace:
         return self._heads[source]
 
     @contextmanager
-    def replay(self, batch: Batch) -> Iterator[list[Block]]:
+    def replay(self, batch: Batch) -> Generator[list[Block]]:
         """Every block on the inputs it has in a pass over the batch, to be run alone with its attention edited."""
         with frozen(self.module), torch.no_grad(), self._watched(Watch(lambda _, a: a, keep=False)) as options:
             with block_calls(self.module) as calls:
@@ -197,7 +198,7 @@ class HuggingFace:
         return output[0] if isinstance(output, tuple) else output
 
     @contextmanager
-    def _watched(self, watch: Watch) -> Iterator[dict[str, Any]]:
+    def _watched(self, watch: Watch) -> Generator[dict[str, Any]]:
         with ExitStack() as stack:
             if follows_interface(self.module):
                 stack.enter_context(written_out(self.module))
@@ -226,13 +227,60 @@ class HuggingFace:
             "scores made from them would be wrong"
         )
 
+    def shares_prefix(self, batch: Batch) -> bool:
+        """Whether a changed ending can be read alone: for decoders that keep all keys and values.
+
+        A classifier that takes the last token other than padding would look for it in the ending alone, so no token
+        of the text may be the padding token.
+        """
+        return self._resumes and not bool(((batch.ids == self._pad) & batch.mask).any())
+
+    @cached_property
+    def _resumes(self) -> bool:
+        """Found out by trying: two texts of different length, whole and from their third token on."""
+        if not (self.causal and "past_key_values" in self._parameters and keeps_everything(self._config)):
+            return False
+        tokens = [i for i in range(6) if i != self._pad][:5]
+        ids = torch.tensor([tokens, tokens[::-1]], device=self.device) % self._config.vocab_size
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[1, -1] = False
+        batch, texts = Batch(ids, mask, ~mask), torch.tensor([1, 0, 1], device=self.device)
+        with frozen(self.module), torch.no_grad():
+            whole = self(batch).logits[texts]
+            parts = self.resume(self.prefix(batch), texts, 2, batch.take(texts).cut(slice(2, None))).logits
+        return bool((whole - parts).abs().max() <= 1e-2 * whole.abs().max())
+
+    def prefix(self, batch: Batch) -> Prefix:
+        """A pass that keeps every layer's keys and values."""
+        cache = DynamicCache(config=self._config)
+        found = self._run(batch, {"past_key_values": cache, "use_cache": True})
+        return kept(cache, self._logits(found.logits, batch))
+
+    def resume(
+        self,
+        prefix: Prefix,
+        texts: Int[Tensor, " r"],
+        start: int,
+        rest: Batch,
+        embeddings: Float[Tensor, "r t d"] | None = None,
+    ) -> Output:
+        """``rest`` read after the first ``start`` tokens of ``texts``; positions count on from there."""
+        begun = torch.ones(len(rest), start, dtype=torch.long, device=self.device)
+        options = {
+            "past_key_values": resumed(prefix, texts, start),
+            "attention_mask": torch.cat([begun, rest.mask.long()], 1),
+            "use_cache": True,
+        }
+        e = self.words(rest.ids) if embeddings is None else embeddings
+        with replaced_embeddings(self.module, e):
+            found = self._run(rest, options)
+        return Output(self._logits(found.logits, rest), e)
+
     def _run(self, batch: Batch, options: Mapping[str, Any]) -> Any:
         with self._padding(batch) as ids:
             return self.module(
                 input_ids=ids,
-                attention_mask=batch.mask.long(),
-                **self._extras(batch),
-                **options,
+                **{"attention_mask": batch.mask.long(), **self._extras(batch), **options},
             )
 
     def _extras(self, batch: Batch) -> dict[str, Any]:
@@ -252,7 +300,7 @@ class HuggingFace:
         return frozenset(signature(self.module.forward).parameters)
 
     @contextmanager
-    def _padding(self, batch: Batch) -> Iterator[Tensor]:
+    def _padding(self, batch: Batch) -> Generator[Tensor]:
         """Ids padded as the model expects. A decoder without a padding token is lent an id that no row contains."""
         if self._pad is not None or bool(batch.mask.all() and len(batch) == 1):
             yield batch.ids.masked_fill(~batch.mask, self._pad or 0)

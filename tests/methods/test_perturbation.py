@@ -1,0 +1,415 @@
+"""occlusion, lime and kernel_shap against slow literal versions, captum and scikit-learn."""
+
+import copy
+import dataclasses
+from itertools import combinations
+from math import comb, exp, factorial, sqrt
+from typing import Any
+
+import pytest
+import torch
+from captum.attr import FeatureAblation, KernelShap, Occlusion
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shapes import SHAPES, TEXTS, build
+from sklearn.linear_model import Ridge
+from torch import Tensor
+from transformers import AutoModelForCausalLM, MistralConfig
+
+import salience
+from salience.erasure import deleted, replaced, replacement
+from salience.errors import BadInput
+from salience.explainer import targets
+from salience.methods import perturbation
+from salience.methods.perturbation import blocks, erased, kernel_shap, lime, numbered, occlusion
+from salience.models.pooled import Pooled
+from salience.passes import forward
+from salience.types import Batch, Model, Target, Targets
+
+DECODERS = ("gpt2", "llama", "qwen3", "gpt2_lm", "llama_lm", "qwen3_lm")
+KINDS = ("zero", "mask", "pad", "unk", "mean", "delete")
+
+
+def prepared(model: Model, texts: tuple[str, ...] = TEXTS) -> tuple[Batch, Targets]:
+    batch = model.batch(model.encode(texts))
+    return batch, targets(model, Target(), forward(model, batch).logits)
+
+
+def value(model: Model, text: str, column: int, missing: list[int], kind: str) -> float:
+    """f of one text without some tokens: one row, one pass."""
+    batch = model.batch(model.encode([text]))
+    where = torch.zeros_like(batch.mask)
+    where[0, missing] = True
+    if kind == "delete":
+        return float(forward(model, deleted(batch, where)).logits[0, column])
+    return float(forward(model, batch, embeddings=replaced(model, batch, where, kind)).logits[0, column])
+
+
+def content(model: Model, text: str) -> list[int]:
+    (encoded,) = model.encode([text])
+    return [i for i, special in enumerate(encoded.special) if not special]
+
+
+def close(found: Tensor, expected: Any, scale: float = 1.0, tolerance: float = 1e-5) -> bool:
+    expected = torch.as_tensor(expected, dtype=found.dtype)
+    return bool((found - expected).abs().max() <= tolerance * max(scale, float(expected.abs().max())))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("window", [1, 3])
+def test_occlusion_is_the_drop_without_each_token(shape: str, window: int):
+    model = build(shape)
+    kinds = [k for k in KINDS if k in {"zero", "mean", *model.replacements}]
+    kind = kinds[len(shape) % len(kinds)]
+    batch, target = prepared(model)
+    found = occlusion(model, batch, target, erase=kind, window=window).scores
+    for row, text in ((0, TEXTS[0]), (2, TEXTS[2])):
+        column = int(target.labels[row])
+        tokens = content(model, text)
+        whole = value(model, text, column, [], kind)
+        expected, covering = [0.0] * batch.width, [0] * batch.width
+        for first in range(max(1, len(tokens) - window + 1)):
+            inside = tokens[first : first + window]
+            for token in inside:
+                expected[token] += whole - value(model, text, column, inside, kind)
+                covering[token] += 1
+        mean = [e / max(1, c) for e, c in zip(expected, covering, strict=True)]
+        assert close(found[row], mean, abs(whole))
+
+
+@pytest.mark.parametrize("shape", ["bert", "roberta", "pooled_bilstm", "gpt2"])
+def test_deleting_closes_the_gap(shape: str):
+    model = build(shape)
+    texts = (TEXTS[0], TEXTS[3])
+    batch, target = prepared(model, texts)
+    found = occlusion(model, batch, target, erase="delete").scores
+    for row, text in enumerate(texts):
+        column = int(target.labels[row])
+        whole = value(model, text, column, [], "delete")
+        expected = torch.zeros(batch.width)
+        for token in content(model, text):
+            expected[token] = whole - value(model, text, column, [token], "delete")
+        assert close(found[row], expected, abs(whole))
+
+
+def test_words_are_erased_whole_and_share_their_score():
+    model = build("bert")
+    texts = ("a splendidly unlikely fox", TEXTS[0])
+    batch, target = prepared(model, texts)
+    found = occlusion(model, batch, target, unit="word", erase="mask").scores
+    longest = 0
+    for row, (text, encoded) in enumerate(zip(texts, model.encode(texts), strict=True)):
+        column = int(target.labels[row])
+        whole = value(model, text, column, [], "mask")
+        groups = salience.words.members(encoded.text, encoded.offsets)
+        for _, tokens in groups:
+            drop = whole - value(model, text, column, tokens, "mask")
+            assert close(found[row, tokens], [drop / len(tokens)] * len(tokens), abs(whole))
+            longest = max(longest, len(tokens))
+    assert longest > 1, "no word of several pieces: the test shows nothing"
+
+
+def test_a_token_of_no_word_is_a_unit_by_itself():
+    ids = torch.zeros(1, 5, dtype=torch.long)
+    mask, special = torch.ones(1, 5, dtype=torch.bool), torch.tensor([[True, False, False, False, False]])
+    batch = Batch(ids, mask, special, words=torch.tensor([[-1, 0, 0, -1, 1]]))
+    assert numbered(batch, "word").tolist() == [[-1, 0, 0, 1, 2]]
+    with pytest.raises(BadInput, match="does not know its words"):
+        numbered(dataclasses.replace(batch, words=None), "word")
+
+
+def on_embeddings(model: Model, batch: Batch, column: int) -> Any:
+    """The model as captum sees it: embeddings of one text, repeated, to one number each."""
+
+    def f(embeddings: Tensor) -> Tensor:
+        rows = batch.take(torch.zeros(len(embeddings), dtype=torch.long))
+        return forward(model, rows, embeddings=embeddings).logits[:, column]
+
+    return f
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+@pytest.mark.parametrize("shape", ["pooled_bilstm", "gpt2", "llama"])
+def test_equals_captum_occlusion(shape: str, window: int):
+    model = build(shape)
+    batch, target = prepared(model, (TEXTS[1],))
+    x = model.embed(batch)
+    theirs = Occlusion(on_embeddings(model, batch, int(target.labels[0]))).attribute(
+        x, sliding_window_shapes=(window, x.shape[2]), baselines=0
+    )
+    ours = occlusion(model, batch, target, erase="zero", window=window).scores
+    assert close(ours, theirs[..., 0], float(forward(model, batch).logits.abs().max()))
+
+
+def test_equals_captum_feature_ablation_on_words():
+    model = build("bert")
+    batch, target = prepared(model, (TEXTS[1],))
+    x, units = model.embed(batch), numbered(batch, "word")
+    baseline = torch.where(batch.content[..., None], replacement(model, "mask"), x)  # special tokens stay
+    feature = torch.where(units < 0, int(units.max()) + 1, units)
+    theirs = FeatureAblation(on_embeddings(model, batch, int(target.labels[0]))).attribute(
+        x, baselines=baseline, feature_mask=feature[..., None].expand_as(x)
+    )
+    ours = occlusion(model, batch, target, erase="mask", unit="word").scores
+    assert close(ours, theirs[..., 0] / perturbation.sizes(units), float(forward(model, batch).logits.abs().max()))
+
+
+def linear(seed: int) -> Pooled:
+    """A model whose attention is uniform: f = U · mean of the embeddings + c, so every token has its own term."""
+    model = build("pooled_average", seed)
+    with torch.no_grad():
+        model.query.weight.zero_()
+    return model
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from(TEXTS), st.sampled_from(["zero", "mean", "mask"]))
+def test_on_a_linear_model_occlusion_and_shapley_values_are_its_terms(seed: int, text: str, kind: str):
+    model = linear(seed)
+    batch, target = prepared(model, (text,))
+    way = model.embed(batch) - replacement(model, kind)
+    terms = (way @ model.classifier.weight[target.labels[0]]).detach() / batch.mask.sum()
+    assert close(occlusion(model, batch, target, erase=kind).scores, terms)
+    assert close(kernel_shap(model, batch, target, erase=kind, samples=40).scores, terms)
+    fitted = lime(model, batch, target, erase=kind, samples=200, regularization=0)
+    assert close(fitted.scores, terms, tolerance=1e-4)
+    assert float(fitted.gaps["fit"]) < 1e-6
+
+
+def with_tokens(shape: str, budget: int = 1024) -> Any:
+    """A decoder whose tokenizer has an unknown and a mask token, though the model has no padding token."""
+    model = build(shape)
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.unk_token, tokenizer.mask_token = "t", "a"
+    return dataclasses.replace(model, tokenizer=tokenizer, budget=budget)
+
+
+@pytest.mark.parametrize("shape", DECODERS)
+@pytest.mark.parametrize(("kind", "budget"), [("zero", 40), ("mean", 1024), ("unk", 90), ("mask", 60), ("delete", 50)])
+def test_sharing_the_prefix_changes_nothing(shape: str, kind: str, budget: int):
+    model = with_tokens(shape, budget)
+    texts = TEXTS if kind != "delete" else (TEXTS[0], TEXTS[1], TEXTS[3])  # "Good" may be one token
+    batch, target = prepared(model, texts)
+    assert model.shares_prefix(batch)
+    scale = float(forward(model, batch).logits.abs().max())
+    for unit, window in (("token", 1), ("word", 1), ("token", 3)):
+        rows = perturbation.windows(numbered(batch, unit), window)
+        whole, values = perturbation.occluded(model, batch, target, rows, kind)
+        assert close(whole, target(forward(model, batch).logits), scale)
+        assert close(values, erased(model, batch, target, rows, kind), scale)
+
+
+@pytest.mark.parametrize("shape", DECODERS)
+def test_a_text_of_one_token_beside_a_long_one(shape: str):
+    model = build(shape)
+    ids = torch.tensor([[5, 0, 0, 0, 0, 0, 0], [7, 8, 9, 5, 6, 7, 8]])
+    mask = torch.tensor([[True] + [False] * 6, [True] * 7])
+    batch = Batch(ids, mask, ~mask)
+    target = targets(model, Target(), forward(model, batch).logits)
+    rows = perturbation.windows(numbered(batch, "token"), 1)
+    found = perturbation.occluded(model, batch, target, rows, "mean")
+    scale = float(forward(model, batch).logits.abs().max())
+    assert close(found[1], erased(model, batch, target, rows, "mean"), scale)
+    assert close(found[0], target(forward(model, batch).logits), scale)
+
+
+def test_what_comes_before_a_missing_token_is_not_read_again():
+    model = build("gpt2")
+    batch, target = prepared(model, (TEXTS[1],))
+    read = []
+    hook = model.module.transformer.h[0].register_forward_hook(lambda *_: read.append(_[2][0].shape[:-1].numel()))
+    occlusion(model, batch, target)
+    hook.remove()
+    n = batch.width
+    assert n * (n + 1) / 2 <= sum(read) < 0.75 * n * n
+
+
+def test_a_sliding_window_is_passed_whole_and_right():
+    torch.manual_seed(0)
+    plain = build("llama_lm")
+    config = MistralConfig(
+        **{k: getattr(plain.module.config, k) for k in ("vocab_size", "hidden_size", "num_hidden_layers")},
+        num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, sliding_window=4,
+        max_position_embeddings=64, bos_token_id=0, eos_token_id=0, pad_token_id=None, initializer_range=0.3,
+    )  # fmt: skip
+    model = salience.wrap(AutoModelForCausalLM.from_config(config), plain.tokenizer)
+    batch, target = prepared(model, (TEXTS[0],))
+    assert model.causal
+    assert not model.shares_prefix(batch)
+    found = occlusion(model, batch, target, erase="zero").scores[0]
+    whole = value(model, TEXTS[0], int(target.labels[0]), [], "zero")
+    drops = [whole - value(model, TEXTS[0], int(target.labels[0]), [i], "zero") for i in range(batch.width)]
+    assert close(found, drops, abs(whole))
+
+
+def test_a_text_with_the_padding_token_in_it_is_not_shared():
+    model = build("gpt2")
+    model.module.config.pad_token_id = 5
+    ids = torch.tensor([[7, 8, 5]])
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    assert not model.shares_prefix(Batch(ids, mask, ~mask))
+    assert model.shares_prefix(Batch(ids + 20, mask, ~mask))
+
+
+def test_encoders_do_not_share():
+    model = build("bert")
+    assert not model.shares_prefix(model.batch(model.encode(TEXTS)))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=60),
+    st.integers(1, 300),
+)
+def test_blocks_hold_every_row_once_within_the_budget(rows: list[tuple[int, int]], budget: int):
+    starts, ends = [s for s, _ in rows], [s + n for s, n in rows]
+    found = list(blocks(starts, ends, budget))
+    assert sorted(r for _, block in found for r in block) == list(range(len(rows)))
+    for start, block in found:
+        assert all(start <= starts[r] for r in block)
+        tokens = len(block) * (max(ends[r] for r in block) - start)
+        assert len(block) == 1 or tokens <= budget
+        assert tokens - sum(ends[r] - starts[r] for r in block) <= perturbation.OPENING
+
+
+@pytest.mark.parametrize("method", [occlusion, lime, kernel_shap])
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_special_tokens_are_never_erased_and_score_nothing(method: Any, unit: str):
+    model = build("bert")
+    batch, target = prepared(model)
+    few = {} if method is occlusion else {"samples": 20}
+    scores = method(model, batch, target, unit=unit, **few).scores
+    assert (scores[~batch.content] == 0).all()
+    assert (scores[batch.content] != 0).all()
+
+
+def test_lime_is_a_weighted_ridge_regression_on_random_masks():
+    model = build("bert")
+    batch, target = prepared(model, (TEXTS[0],))
+    column, tokens = int(target.labels[0]), content(model, TEXTS[0])
+    source = salience.randomness.generators(batch, 3)[0]
+    z = perturbation._subsets(len(tokens), 60, 0, source)
+    assert z[0].all()
+    assert not z[1:].all(1).any()
+    y = [value(model, TEXTS[0], column, [t for t, on in zip(tokens, row, strict=True) if not on], "mask") for row in z]
+    similar = [sum(row) / (sqrt(sum(row)) * sqrt(len(row))) if any(row) else 0 for row in z.tolist()]
+    weights = [sqrt(exp(-((100 * (1 - c)) ** 2) / 25**2)) for c in similar]  # as the lime package writes it
+    fitted = Ridge(alpha=1.0).fit(z.double().numpy(), y, sample_weight=weights)
+    found = lime(model, batch, target, samples=60, seed=3)
+    assert close(found.scores[0, tokens], fitted.coef_)
+    fit = 1 - fitted.score(z.double().numpy(), y, sample_weight=weights)
+    assert float(found.gaps["fit"]) == pytest.approx(fit, rel=1e-3)
+
+
+def test_lime_misses_as_many_tokens_as_it_may_equally_often():
+    z = perturbation._subsets(4, 4001, 0, torch.Generator().manual_seed(0))[1:]
+    missing = (~z).sum(1)
+    assert [int((missing == k).sum()) for k in range(1, 5)] == pytest.approx([1000] * 4, rel=0.1)
+    assert (~z).float().mean(0).tolist() == pytest.approx([0.625] * 4, rel=0.05)
+    assert perturbation._subsets(4, 500, 1, torch.Generator().manual_seed(0)).any(1).all()
+
+
+def test_lime_can_delete_from_a_text_without_special_tokens():
+    model = build("pooled_bilstm")
+    batch, target = prepared(model, (TEXTS[0],))
+    assert lime(model, batch, target, samples=50, erase="delete").scores.isfinite().all()
+
+
+def shapley(v: dict[frozenset[int], float], n: int) -> list[float]:
+    """φ_i = Σ_S |S|! (n − |S| − 1)! / n! (v(S ∪ i) − v(S)), literally."""
+    found = [0.0] * n
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        for size in range(n):
+            weight = factorial(size) * factorial(n - size - 1) / factorial(n)
+            for s in combinations(others, size):
+                found[i] += weight * (v[frozenset(s) | {i}] - v[frozenset(s)])
+    return found
+
+
+@pytest.mark.parametrize(("shape", "text"), [("bert", "A fine film."), ("pooled_bilstm", "it is a truly fine mess ."), ("qwen3", "Good!")])  # fmt: skip
+def test_kernel_shap_enumerated_gives_shapley_values(shape: str, text: str):
+    model = build(shape)
+    batch, target = prepared(model, (text,))
+    tokens, column = content(model, text), int(target.labels[0])
+    assert 2 <= len(tokens) <= 8
+    kind = "mask" if "mask" in model.replacements else "mean"
+    everything = [frozenset(s) for k in range(len(tokens) + 1) for s in combinations(range(len(tokens)), k)]
+    v = {s: value(model, text, column, [t for i, t in enumerate(tokens) if i not in s], kind) for s in everything}
+    found = kernel_shap(model, batch, target)
+    assert close(found.scores[0, tokens], shapley(v, len(tokens)), max(map(abs, v.values())))
+    assert int(found.settings["samples"][0]) == 2 ** len(tokens) - 2
+    assert abs(float(found.gaps["efficiency"])) < 1e-5 * max(1, abs(v[everything[-1]]))
+
+
+def test_kernel_shap_agrees_with_captum():
+    model = build("pooled_mlp")
+    batch, target = prepared(model, ("it is a truly fine mess",))
+    x = model.embed(batch)
+    mask = torch.arange(batch.width)[None, :, None].expand_as(x)
+    theirs = KernelShap(on_embeddings(model, batch, int(target.labels[0]))).attribute(
+        x, baselines=0, feature_mask=mask, n_samples=2000, perturbations_per_eval=50
+    )
+    ours = kernel_shap(model, batch, target, erase="zero").scores
+    assert close(ours, theirs[..., 0], tolerance=1e-3)
+
+
+def test_kernel_shap_sampled_comes_near_the_exact_values_and_keeps_efficiency():
+    model = build("pooled_bilstm")
+    text = "it is a truly fine film of the heart and"
+    batch, target = prepared(model, (text,))
+    exact = kernel_shap(model, batch, target).scores
+    few = [kernel_shap(model, batch, target, samples=m) for m in (60, 400)]
+    errors = [float((found.scores - exact).norm() / exact.norm()) for found in few]
+    assert 0 < errors[1] < errors[0] < 0.5
+    for found in few:
+        assert float(found.scores.sum()) == pytest.approx(float(exact.sum()), abs=1e-5)
+        assert int(found.settings["samples"][0]) <= 400
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 14), st.integers(2, 600), st.integers(0, 5))
+def test_a_plan_is_paired_without_repeats_and_weighs_each_size_as_the_kernel_does(n: int, samples: int, seed: int):
+    z, w = perturbation._shapley_plan(n, samples, torch.Generator().manual_seed(seed))
+    rows = {tuple(row) for row in z.tolist()}
+    assert len(rows) == len(z) <= samples
+    assert all(0 < sum(row) < n for row in rows)
+    assert {tuple(not x for x in row) for row in rows} == rows
+    if 2**n - 2 <= samples:
+        assert len(z) == 2**n - 2
+        for row, weight in zip(z.tolist(), w.tolist(), strict=True):
+            s = sum(row)
+            assert weight == pytest.approx((n - 1) / (comb(n, s) * s * (n - s)))
+
+
+def test_deleting_the_only_token_is_an_error_with_a_remedy():
+    model = build("pooled_bilstm")
+    batch, target = prepared(model, ("fine",))
+    for method in (occlusion, lime, kernel_shap):
+        with pytest.raises(BadInput, match=r"leave nothing of a text; erase by replacing"):
+            method(model, batch, target, erase="delete")
+
+
+@pytest.mark.parametrize("method", [occlusion, lime, kernel_shap])
+def test_wrong_settings_name_the_nearest(method: Any):
+    model = build("gpt2")
+    batch, target = prepared(model, (TEXTS[0],))
+    with pytest.raises(BadInput, match="unknown erasure 'delet'. Did you mean 'delete'"):
+        method(model, batch, target, erase="delet")
+    with pytest.raises(BadInput, match="has no mask token"):
+        method(model, batch, target, erase="mask")
+    with pytest.raises(BadInput, match="unknown unit 'words'. Did you mean 'word'"):
+        method(model, batch, target, unit="words")
+
+
+def test_sizes_below_the_least_are_errors():
+    model = build("pooled_mlp")
+    batch, target = prepared(model, (TEXTS[0],))
+    for method, setting in ((occlusion, {"window": 0}), (lime, {"samples": 1}), (kernel_shap, {"samples": 1})):
+        with pytest.raises(BadInput, match="at least"):
+            method(model, batch, target, **setting)
+
+
+def test_the_default_erasure_is_recorded():
+    for shape, kind in (("bert", "mask"), ("gpt2", "mean")):
+        (found,) = salience.explain(build(shape), "A fine film.", "occlusion")
+        assert found.settings["erase"] == kind

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -42,14 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """0: done. 1: a fault of ours. 2: a mistake that the user can mend. 130: interrupted. 141: nobody reads on."""
+    """0: done. 1: a fault of ours, or nobody reads on. 2: a mistake that the user can mend. 130: interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    interrupts: list[int] = []
     try:
-        with _warnings_in_one_line():
+        with _warnings_in_one_line(), _noting_interrupts(interrupts):
             code = cli.main(arguments, prog_name="salience", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -61,10 +63,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        # Python flushes stdout once more on its way out; that must not fail a second time.
+        # Python flushes standard output once more on its way out; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return 1
     except Exception as error:
+        if interrupts:
+            return 130
         if os.environ.get("SALIENCE_DEBUG"):
             traceback.print_exc()
         return _fail(1, f"unexpected {type(error).__name__}: {error} (SALIENCE_DEBUG=1 shows where)")
@@ -87,6 +91,24 @@ def _warnings_in_one_line() -> Generator[None]:
         warnings.simplefilter("always", TruncatedText)
         warnings.showwarning = lambda message, *_, **__: _fail(0, f"warning: {message}")
         yield
+
+
+@contextmanager
+def _noting_interrupts(seen: list[int]) -> Generator[None]:
+    """An import that Ctrl-C breaks off may fail with some other error; the note tells that it was no fault."""
+
+    def note(number: int, frame: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # someone else, such as nohup or a test, decides on interrupts
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _examples(*lines: str) -> str:
@@ -332,10 +354,17 @@ def _progress(total: int) -> Generator[Callable[[], None]]:
         yield lambda: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = TextColumn("explaining"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    counted = (MofNCompleteColumn(), TimeRemainingColumn()) if total > 1 else (TimeElapsedColumn(),)
+    progress = Progress(TextColumn("explaining"), BarColumn(), *counted, console=Console(stderr=True), transient=True)
     task = progress.add_task("", total=total if total > 1 else None)
     timer = Timer(PATIENCE, progress.start)
     timer.daemon = True

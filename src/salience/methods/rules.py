@@ -23,8 +23,8 @@ Whole = Callable[[Tensor, Tensor], Tensor]
 """The rule of an elementwise function, from its input and its output."""
 
 ACTIVATIONS = (
-    torch.tanh, Tensor.tanh, torch.relu, Tensor.relu, fn.relu, fn.relu6, fn.gelu, fn.silu, fn.mish, fn.elu, fn.selu, fn.celu,
-    fn.leaky_relu, fn.hardtanh, fn.hardswish,
+    torch.tanh, Tensor.tanh, torch.relu, Tensor.relu, fn.relu, fn.relu6, fn.gelu, fn.silu, fn.mish, fn.elu, fn.selu,
+    fn.celu, fn.leaky_relu, fn.hardtanh, fn.hardswish,
 )  # fmt: skip
 """Elementwise functions with f(0) = 0."""
 

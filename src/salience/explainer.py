@@ -39,7 +39,7 @@ def explain(
 
     >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
     """
-    many = [texts] if isinstance(texts, str | tuple) else list(texts)
+    many: list[Text] = [cast(Text, texts)] if isinstance(texts, str | tuple) else list(texts)
     wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
     rows = explain_each(model, many, method, wanted, settings, window=max(1, len(many)))
     return [explanation for row in rows for explanation in row]

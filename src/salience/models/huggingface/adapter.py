@@ -17,7 +17,7 @@ from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
 from salience.models.huggingface.attention import Watch, follows_interface, written_out
 from salience.models.huggingface.head import Head, find_head
 from salience.models.huggingface.hooks import Call, block_calls, hidden_states, no_hooks_left, replaced_embeddings
-from salience.models.huggingface.prefix import keeps_everything, kept, resumed
+from salience.models.huggingface.prefix import keeps_everything, kept, resumed, seen
 from salience.models.huggingface.tokens import encode
 from salience.passes import frozen
 from salience.types import Batch, Block, Edit, Encoded, Link, Output, Prefix, Text
@@ -42,14 +42,18 @@ class HuggingFace:
         """Whether the labels are the vocabulary: the model says the next token."""
         return self.module.can_generate()
 
-    @cached_property
+    @property
     def labels(self) -> Sequence[str]:
-        if self.generates:
-            return self.tokenizer.convert_ids_to_tokens(list(range(self._config.vocab_size)))
-        names: Mapping[int, str] = self.module.config.id2label
-        return tuple(names[i] for i in range(len(names)))
+        return self._labels
 
     @cached_property
+    def _labels(self) -> Sequence[str]:
+        if self.generates:
+            return self.tokenizer.convert_ids_to_tokens(list(range(self._config.vocab_size)))
+        names: Any = self.module.config.id2label
+        return tuple(names[i] for i in range(len(names)))
+
+    @property
     def link(self) -> Link:
         if self.generates:
             return "softmax"
@@ -58,13 +62,17 @@ class HuggingFace:
             return "sigmoid"
         return "identity" if problem == "regression" or len(self.labels) == 1 else "softmax"
 
-    @cached_property
+    @property
     def layers(self) -> int:
         return int(self._config.num_hidden_layers)
 
-    @cached_property
+    @property
     def causal(self) -> bool:
-        """Whether tokens see only what stands before them, found out by trying: a later token must change nothing."""
+        return self._causal
+
+    @cached_property
+    def _causal(self) -> bool:
+        """Found out by trying: a later token must change nothing."""
         ids = torch.arange(4, device=self.device)[None] % self._config.vocab_size
         other = ids.clone()
         other[:, -1] = (ids[:, -1] + 1) % self._config.vocab_size
@@ -77,7 +85,7 @@ class HuggingFace:
             self.module.base_model(input_ids=batch.ids, attention_mask=batch.mask.long())
         return seen[-1][:, 0]
 
-    @cached_property
+    @property
     def replacements(self) -> Mapping[str, int]:
         ids = {k: getattr(self.tokenizer, f"{k}_token_id", None) for k in ("mask", "unk", "pad")}
         return {k: int(v) for k, v in ids.items() if v is not None and v < self.words.num_embeddings}
@@ -95,7 +103,12 @@ class HuggingFace:
         return self.words.weight.device
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
-        return encode(self.tokenizer, texts, longest(self.module, self.tokenizer))
+        return encode(self.tokenizer, texts, longest(self.module, self.tokenizer), segments=self._has_segments)
+
+    @property
+    def _has_segments(self) -> bool:
+        """Whether the model has a table of token types; GPT-2 would look them up among its words."""
+        return "token_type_ids" in self._parameters and bool(getattr(self._config, "type_vocab_size", 0))
 
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
         return batching.collate(encoded, self._pad or 0, self.device)
@@ -132,7 +145,7 @@ class HuggingFace:
         )
 
     def label(self, index: int) -> str:
-        return self.tokenizer.decode([index]) if self.generates else self.labels[index]
+        return str(self.tokenizer.decode([index])) if self.generates else self.labels[index]
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
         with torch.no_grad():
@@ -237,8 +250,9 @@ class HuggingFace:
 
     @cached_property
     def _resumes(self) -> bool:
-        """Found out by trying: two texts of different length, whole and from their third token on."""
-        if not (self.causal and "past_key_values" in self._parameters and keeps_everything(self._config)):
+        """Found out by trying: two texts of different length, whole and from their second or third token on."""
+        takes = {"past_key_values", "position_ids"} <= self._parameters
+        if not (takes and self.causal and keeps_everything(self._config)):
             return False
         tokens = [i for i in range(6) if i != self._pad][:5]
         ids = torch.tensor([tokens, tokens[::-1]], device=self.device) % self._config.vocab_size
@@ -247,7 +261,9 @@ class HuggingFace:
         batch, texts = Batch(ids, mask, ~mask), torch.tensor([1, 0, 1], device=self.device)
         with frozen(self.module), torch.no_grad():
             whole = self(batch).logits[texts]
-            parts = self.resume(self.prefix(batch), texts, 2, batch.take(texts).cut(slice(2, None))).logits
+            rest, starts = batch.take(texts), torch.tensor([1, 2, 1], device=self.device)
+            rest = rest.map(lambda tensor: torch.stack([row[s : s + 3] for row, s in zip(tensor, starts, strict=True)]))
+            parts = self.resume(self.prefix(batch), texts, starts, rest).logits
         return bool((whole - parts).abs().max() <= 1e-2 * whole.abs().max())
 
     def prefix(self, batch: Batch) -> Prefix:
@@ -260,15 +276,16 @@ class HuggingFace:
         self,
         prefix: Prefix,
         texts: Int[Tensor, " r"],
-        start: int,
+        starts: Int[Tensor, " r"],
         rest: Batch,
         embeddings: Float[Tensor, "r t d"] | None = None,
     ) -> Output:
-        """``rest`` read after the first ``start`` tokens of ``texts``; positions count on from there."""
-        begun = torch.ones(len(rest), start, dtype=torch.long, device=self.device)
+        """``rest`` read after the first ``starts`` tokens of ``texts``; positions count on from there."""
+        positions = starts[:, None] + torch.arange(rest.width, device=self.device)
         options = {
-            "past_key_values": resumed(prefix, texts, start),
-            "attention_mask": torch.cat([begun, rest.mask.long()], 1),
+            "past_key_values": resumed(prefix, texts, starts),
+            "attention_mask": seen(starts, rest.mask),
+            "position_ids": positions.clamp(max=prefix.keys[0].shape[2] - 1),  # padding has no position of its own
             "use_cache": True,
         }
         e = self.words(rest.ids) if embeddings is None else embeddings
@@ -286,8 +303,7 @@ class HuggingFace:
     def _extras(self, batch: Batch) -> dict[str, Any]:
         takes = self._parameters
         extras: dict[str, Any] = {}
-        # GPT-2 would look token types up among the words, so only a model with a table for them is given any.
-        if batch.segments is not None and "token_type_ids" in takes and getattr(self._config, "type_vocab_size", 0):
+        if batch.segments is not None:
             extras["token_type_ids"] = batch.segments
         if "use_cache" in takes:
             extras["use_cache"] = False

@@ -5,7 +5,7 @@ travels with that pass as the keyword ``salience``: no class is patched and noth
 the chosen kernel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,12 +80,12 @@ def follows_interface(module: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def written_out(module: PreTrainedModel) -> Iterator[None]:
+def written_out(module: PreTrainedModel) -> Generator[None]:
     """The model with our kernel in place of SDPA or flash attention, for the calls inside."""
     if not follows_interface(module):
         yield  # such models always write their attention out
         return
-    before = module.config._attn_implementation  # pyright: ignore[reportPrivateUsage]
+    before: Any = module.config._attn_implementation  # pyright: ignore[reportPrivateUsage]
     try:
         module.set_attn_implementation(KERNEL)
         yield

@@ -44,7 +44,8 @@ def load(
         module = _module(loader, name, safe, dtype, allow_pickle)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise BadModel(_reason(str(name), error)) from error
-    return HuggingFace(module.to(device or "cpu").eval(), tokenizer, str(name))
+    placed: Any = module.eval()
+    return HuggingFace(placed.to(device or "cpu"), tokenizer, str(name))
 
 
 def _task(config: Any, name: str | Path) -> str:

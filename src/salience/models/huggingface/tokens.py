@@ -10,20 +10,26 @@ from salience.errors import BadInput, BadModel, TruncatedText, too_long
 from salience.types import Encoded, Text
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int) -> list[Encoded]:
-    """Encode each text or pair, cut to ``limit`` tokens with a warning."""
+def encode(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int, *, segments: bool
+) -> list[Encoded]:
+    """Encode each text or pair, cut to ``limit`` tokens with a warning.
+
+    ``segments`` are token types, kept where the tokenizer gives them to models as well.
+    """
     if not tokenizer.is_fast:
         raise BadModel(
             f"{type(tokenizer).__name__} is a slow tokenizer and gives no character offsets, so scores could not be "
             "laid on the text. Load its fast version: AutoTokenizer.from_pretrained(..., use_fast=True)."
         )
-    return [_encode(tokenizer, text, limit, number) for number, text in enumerate(texts)]
+    typed = segments and "token_type_ids" in tokenizer.model_input_names
+    return [_encode(tokenizer, text, limit, number, typed) for number, text in enumerate(texts)]
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: int) -> Encoded:
+def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: int, typed: bool) -> Encoded:
     parts = _checked(text, number)
     second = parts[1] if len(parts) == 2 else None
-    read: Any = tokenizer(parts[0], second, truncation=True, max_length=limit, return_token_type_ids=True)
+    read: Any = tokenizer(parts[0], second, truncation=True, max_length=limit)
     found = read.encodings[0]
     pair_at = len(parts[0]) + 1 if len(parts) == 2 else None
     starts = {0: 0, 1: pair_at or 0}
@@ -46,7 +52,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: 
         tokens=tuple(found.tokens),
         offsets=offsets,
         special=special,
-        segments=tuple(found.type_ids),
+        segments=tuple(found.type_ids) if typed else None,
         pair_at=pair_at,
         seen=seen,
     )

@@ -216,7 +216,7 @@ _LIGHT = """
 
 _DARK = """
   --paper: #1b1e23; --ink: #eceef0; --quiet: #a2a9b3; --line: #32363d; --bar: #7b8490;
-  --for: #a85a08; --for-line: #ffa94d; --against: #23639f; --against-line: #7fbdf5;"""
+  --for: #a05504; --for-line: #ffa94d; --against: #23639f; --against-line: #7fbdf5;"""
 
 _STYLE = (
     f"""

@@ -1,0 +1,330 @@
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from salience import explainer
+from salience.cli import run
+from shapes import build
+
+KEYS = {
+    *("text", "method", "settings", "model", "target", "value", "probabilities"),
+    *("tokens", "offsets", "special", "scores", "words", "word_scores", "gaps"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny random classifier, saved as a user would save one."""
+    path = tmp_path_factory.mktemp("tiny")
+    model = build("bert")
+    model.module.save_pretrained(path)
+    model.tokenizer.save_pretrained(path)
+    return str(path)
+
+
+Explain = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def explain(folder: str, capsys: pytest.CaptureFixture[str]) -> Explain:
+    """Run ``salience explain`` on the tiny model: exit code, standard output, standard error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(["explain", "--model", folder, *arguments])
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def command(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own."""
+    line = [sys.executable, "-c", "from salience.cli import main; main()", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False, **options)
+
+
+# ---------------------------------------------------------------- explain
+
+
+def test_json_holds_the_promised_keys_and_the_numbers_of_the_library(explain: Explain, folder: str):
+    import salience
+
+    code, out, err = explain("A fine film.", "--json", "--method", "input_x_gradient")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert set(found) == KEYS
+    assert set(found["target"]) == {"label", "against", "kind"}
+    (library,) = salience.explain(salience.load(folder), "A fine film.", "input_x_gradient")
+    assert found == json.loads(library.to_json())
+
+
+def test_one_line_of_json_for_each_text_and_method(explain: Explain):
+    _, out, _ = explain("A fine film.", "Good", "--json", "--method", "gradient", "--method", "random")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(f["text"], f["method"]) for f in found] == [
+        ("A fine film.", "gradient"),
+        ("A fine film.", "random"),
+        ("Good", "gradient"),
+        ("Good", "random"),
+    ]
+
+
+def test_the_terminal_view_without_a_terminal_has_no_escapes(explain: Explain):
+    code, out, _ = explain("A fine [bold]film\x1b[31m.", "--method", "random", "--no-color")
+    assert code == 0
+    assert "explained: logit of LABEL_" in out
+    assert "\x1b" not in out
+    assert "␛" in out
+
+
+def test_target_against_and_kind(explain: Explain):
+    options = ("--target", "label_2", "--against", "LABEL_0", "--kind", "log_probability")
+    _, out, _ = explain("Good", "--json", "--method", "gradient", *options)
+    assert json.loads(out)["target"] == {"label": "LABEL_2", "against": "LABEL_0", "kind": "log_probability"}
+
+
+def test_settings_for_all_and_for_one(explain: Explain):
+    options = ("--set", "nodes=4", "--set", "integrated_gradients.rule=left", "--set", "smooth_grad.samples=2")
+    _, out, _ = explain("Good", "--json", "--method", "integrated_gradients", "--method", "smooth_grad", *options)
+    path, smooth = (json.loads(line)["settings"] for line in out.splitlines())
+    assert (path["nodes"], path["rule"], smooth["samples"]) == (4, "left", 2)
+
+
+def test_what_is_set_for_one_method_wins(explain: Explain):
+    options = ("--set", "random.seed=5", "--set", "seed=3", "--set", "smooth_grad.samples=1")
+    _, out, _ = explain("Good", "--json", "--method", "random", "--method", "smooth_grad", *options)
+    assert [json.loads(line)["settings"]["seed"] for line in out.splitlines()] == [5, 3]
+
+
+def test_a_seed_reaches_those_who_draw_and_disturbs_nobody(explain: Explain):
+    code, out, _ = explain("Good", "--json", "--method", "random", "--method", "gradient", "--seed", "7")
+    assert code == 0
+    assert [json.loads(line)["settings"].get("seed") for line in out.splitlines()] == [7, None]
+    assert explain("Good", "--json", "--method", "gradient", "--seed", "7")[0] == 0
+
+
+def test_a_pair(explain: Explain):
+    _, out, _ = explain("A film.", "--pair", "Good", "--json", "--method", "gradient")
+    found = json.loads(out)
+    assert (found["text"], found["pair_at"]) == ("A film.\nGood", 8)
+
+
+def test_standard_input_is_one_text_per_line(explain: Explain, monkeypatch: pytest.MonkeyPatch):
+    data = "\ufeffA fine film.\r\n\n  \nGood 👍\n".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    _, out, _ = explain("-", "--json", "--method", "random")
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["A fine film.", "Good 👍"]
+
+
+def test_results_come_in_the_order_of_the_texts_across_windows(explain: Explain, monkeypatch: pytest.MonkeyPatch):
+    texts = [f"film {'fine ' * (n % 7)}{n}" for n in range(70)]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+    _, out, _ = explain("-", "--json", "--method", "random")
+    assert [json.loads(line)["text"] for line in out.splitlines()] == texts
+
+
+def test_a_cut_text_is_told_in_one_line(explain: Explain):
+    code, out, err = explain("fine film " * 60, "--json", "--method", "gradient")
+    assert code == 0
+    assert "seen" in json.loads(out)
+    assert err.count("\n") == 1
+    assert err.startswith("salience: warning: text 0 is longer than the 64 tokens")
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(("option", "start"), [("--html", b"<!doctype"), ("--png", b"\x89PNG"), ("--svg", b"<svg")])
+def test_a_file_is_written_whole(explain: Explain, tmp_path: Path, option: str, start: bytes):
+    path = tmp_path / "why"
+    path.write_text("old")
+    code, out, err = explain("A fine film.", "--method", "gradient", option, str(path))
+    assert (code, out, err) == (0, "", f"wrote {path}\n")
+    assert path.read_bytes().startswith(start)
+    assert os.listdir(tmp_path) == ["why"]
+
+
+def test_a_failed_run_leaves_the_old_file(explain: Explain, tmp_path: Path):
+    path = tmp_path / "why.html"
+    path.write_text("old")
+    assert explain("A fine film.", "--method", "gradiant", "--html", str(path))[0] == 2
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["why.html"]
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [("missing/why.png", "missing does not exist"), (".", "is a folder; give the name of a file")]
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, message: str
+):
+    code = run(["explain", "A film.", "--model", "no-such-model", "--png", str(tmp_path / place)])
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_outputs_exclude_each_other(explain: Explain, tmp_path: Path):
+    code, _, err = explain("A film.", "--json", "--html", str(tmp_path / "x"))
+    assert code == 2
+    assert "choose one of --json, --html, --png and --svg" in err
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Good", "--method", "gradiant"], "unknown method 'gradiant'. Did you mean 'gradient'?"),
+        (["Good", "--target", "LABEL_9"], "Did you mean 'LABEL_"),
+        (["Good", "--set", "node=3"], "Did you mean 'nodes'?"),
+        (["Good", "--set", "nodes=many"], "nodes of integrated_gradients takes a whole number"),
+        (["Good", "--set", "nodes=true"], "nodes of integrated_gradients takes a whole number"),
+        (["Good", "--set", "rule=lefd"], "Did you mean 'left'?"),
+        (["Good", "--set", "nodes"], "--set 'nodes' is not of the form key=value"),
+        (["Good", "--set", "lime.samples=3"], "lime.samples"),
+        (["Good", "--layer", "2"], "unknown setting of integrated_gradients 'layer'"),
+        (["Good", "--pair", "a", "--pair", "b"], "--pair was given 2 times for 1 texts"),
+        (["  "], "text 0 is empty"),
+        (["caf\udce9"], "is not valid UTF-8"),
+        (["Good", "--device", "warp"], "cannot be put on device 'warp'"),
+        (["Good", "--task", "clasify"], "Did you mean 'classify'?"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(explain: Explain, arguments: list[str], message: str):
+    code, out, err = explain(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("salience: ")
+    assert err.count("\n") == 1
+
+
+def test_a_missing_model_is_named(capsys: pytest.CaptureFixture[str]):
+    assert run(["explain", "Good", "--model", "/no/such/folder"]) == 2
+    assert "/no/such/folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["explain"], ["explain", "a", "--nope"], ["explian"], ["explain", "a", "--kind", "x"]]
+)
+def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert run(arguments) == 2
+    assert "Error: " in capsys.readouterr().err
+
+
+def test_bad_bytes_on_standard_input(explain: Explain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n")))
+    code, _, err = explain("-")
+    assert code == 2
+    assert "standard input is not valid UTF-8" in err
+
+
+def test_empty_standard_input(explain: Explain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n \n")))
+    assert explain("-")[2] == "salience: standard input held no text; give one text per line\n"
+
+
+def failing(error: BaseException) -> Callable[..., object]:
+    def explain_each(*_: object, **__: object) -> object:
+        raise error
+
+    return explain_each
+
+
+def test_a_fault_of_ours_is_one_line_and_exit_code_1(explain: Explain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SALIENCE_DEBUG", raising=False)
+    monkeypatch.setattr(explainer, "explain_each", failing(RuntimeError("two\nlines \x1b[31m")))
+    code, _, err = explain("Good")
+    assert code == 1
+    assert err == "salience: unexpected RuntimeError: two lines \ufffd[31m (SALIENCE_DEBUG=1 shows where)\n"
+    monkeypatch.setenv("SALIENCE_DEBUG", "1")
+    assert "Traceback" in explain("Good")[2]
+
+
+def test_an_interrupt_is_quiet(explain: Explain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(explainer, "explain_each", failing(KeyboardInterrupt()))
+    code, out, err = explain("Good")
+    assert (code, out, err.strip()) == (130, "", "")
+
+
+# ---------------------------------------------------------------- the process
+
+
+def test_nothing_but_json_is_written(folder: str):
+    done = command("explain", "A fine film.", "--model", folder, "--method", "gradient", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["text"] == "A fine film."
+
+
+def test_a_reader_that_leaves_early_is_no_fault(folder: str):
+    arguments = ["explain", "-", "--model", folder, "--method", "random", "--json"]
+    line = [sys.executable, "-c", "from salience.cli import main; main()", *arguments]
+    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdin
+    process.stdout.close()
+    process.stdin.write(b"A fine film.\n" * 100)
+    process.stdin.close()
+    assert process.stderr
+    with process.stderr as stderr:
+        assert stderr.read() == b""
+    assert process.wait() == 1
+
+
+def test_help_and_version_import_nothing_heavy():
+    code = (
+        "import sys; from salience.cli import run\n"
+        "for line in (['--help'], ['explain', '--help'], ['methods', '-h'], ['--version']):\n"
+        "    assert run(line) == 0\n"
+        "print(sorted({'torch', 'transformers', 'numpy', 'rich', 'altair'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert done.stdout.count("Examples:") == 3
+
+
+# ---------------------------------------------------------------- methods and models
+
+
+def test_methods_are_listed_with_cost_needs_and_paper(capsys: pytest.CaptureFixture[str]):
+    from salience.methods import METHODS
+
+    assert run(["methods"]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line and line[0] != " "] == [m.__name__ for m in METHODS]
+    for fact in ("cost", "needs", "paper"):
+        assert out.count(f"\n  {fact:<6}") == len(METHODS)
+
+
+def test_one_method_in_full(capsys: pytest.CaptureFixture[str]):
+    assert run(["methods", "smooth_grad"]) == 0
+    out = capsys.readouterr().out
+    assert "Smilkov et al. 2017" in out
+    assert "noise = 0.15    float" in out
+    assert "share of the range" in out
+
+
+def test_methods_as_json(capsys: pytest.CaptureFixture[str]):
+    assert run(["methods", "gradient", "uniform", "--json"]) == 0
+    gradient, uniform = json.loads(capsys.readouterr().out)
+    assert gradient["name"] == "gradient"
+    assert gradient["cost"] == "1 forward, 1 backward"
+    assert [(s["name"], s["default"]) for s in gradient["settings"]] == [("reduction", "l2")]
+    assert uniform["settings"] == []
+
+
+def test_an_unknown_method_is_not_listed(capsys: pytest.CaptureFixture[str]):
+    assert run(["methods", "smoothgrad"]) == 2
+    assert "Did you mean 'smooth_grad'?" in capsys.readouterr().err
+
+
+def test_models_are_listed(capsys: pytest.CaptureFixture[str]):
+    from salience.models import BUNDLED
+
+    assert run(["models"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line[0] != " "] == list(BUNDLED)

@@ -1,0 +1,89 @@
+import json
+import struct
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+
+from salience.errors import BadInput
+from salience.views import charts
+from salience.views.sheet import sheets
+from views.handmade import NASTY, TEXTS, layered, made
+
+
+def drawn(*explanations, level: str = "word") -> charts.Drawing:
+    return charts._draw(sheets(explanations), level)
+
+
+def texts(drawing: charts.Drawing) -> list[str]:
+    return [w.text for w in drawing.words]
+
+
+def test_png_has_its_header_and_twice_the_size_of_the_layout(tmp_path: Path):
+    path = tmp_path / "why.png"
+    charts.save([made()], path)
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    made_chart = charts.chart([made()]).to_dict()
+    assert abs(width - 2 * made_chart["width"]) <= 2
+    assert abs(height - 2 * made_chart["height"]) <= 2
+
+
+def test_svg_is_xml_and_holds_the_words(tmp_path: Path):
+    path = tmp_path / "why.svg"
+    charts.save([made(NASTY), *layered()], path)
+    tree = ElementTree.fromstring(path.read_text("utf-8"))
+    words = {node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"bold", "quoted", "<", "layer 2", "integrated_gradients", "⟨202E⟩"} <= words
+    assert not list(tree.iter("{http://www.w3.org/2000/svg}script"))
+
+
+def test_other_endings_are_refused(tmp_path: Path):
+    with pytest.raises(BadInput, match=r"ends in \.png or \.svg, but got .*why\.jpeg"):
+        charts.save([made()], tmp_path / "why.jpeg")
+
+
+@settings(max_examples=40)
+@given(TEXTS)
+def test_words_keep_their_order_and_do_not_overlap(text: str):
+    e = made(text)
+    placed = [p for p in charts._placed(e, charts.pieces(e)) if p.piece is not None]
+    assert [p.piece.start for p in placed] == [w.start for w in e.words()]
+    for a, b in pairwise(placed):
+        assert b.line > a.line or (b.line == a.line and b.x >= a.x + charts._wide(a.text))
+
+
+def test_lines_break_within_the_width_and_at_line_breaks():
+    e = made("Many words make a long line. " * 8 + "\nNew.")
+    placed = list(charts._placed(e, charts.pieces(e)))
+    assert all(p.x + charts._wide(p.text) <= charts.WIDTH for p in placed)
+    assert next(p for p in placed if p.text == "New").x == min(p.x for p in placed)
+
+
+def test_right_to_left_text_is_laid_out_from_the_right():
+    found = {w.text: w.x for w in drawn(made("هذا فيلم جميل")).words}
+    assert found["هذا"] > found["فيلم"] > found["جميل"]
+
+
+def test_boxes_tell_their_scores():
+    told = [b.told for b in drawn(made()).boxes if b.told]
+    assert told[:3] == ["A +0.1", "fine +2", "film +0.5"]
+
+
+def test_heat_map_has_a_square_for_each_layer_and_word():
+    drawing = drawn(*layered())
+    assert len([b for b in drawing.boxes if b.told.startswith("layer")]) == 3 * 9
+    assert [w.text for w in drawing.upright] == ["A", "fine", "film", ",", "but", "far", "too", "long", "."]
+
+
+def test_a_cut_text_says_how_much_was_not_read():
+    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), seen=6)
+    assert "… (4 characters not read)" in texts(drawn(e))
+
+
+def test_the_chart_is_one_specification_without_outside_data():
+    spec = json.dumps(charts.chart([made()]).to_dict())
+    assert '"url"' not in spec

@@ -1,0 +1,132 @@
+import pytest
+from hypothesis import given
+
+from salience.errors import BadInput
+from salience.explanation import ExplainedTarget
+from salience.views.sheet import (
+    explained,
+    is_number,
+    label,
+    listed,
+    notes,
+    pieces,
+    right_to_left,
+    sheets,
+    signed,
+    visible,
+)
+from views.handmade import TEXTS, layered, made
+
+
+def test_methods_of_one_text_share_a_sheet_and_texts_do_not():
+    a, b, c = made(), made(method="gradient"), made("Another text.")
+    assert [s.rows for s in sheets([a, b, c])] == [((a,), (b,)), ((c,),)]
+
+
+def test_the_same_text_given_twice_gets_two_sheets():
+    assert len(sheets([made(), made()])) == 2
+
+
+def test_another_target_gets_a_sheet_of_its_own():
+    assert len(sheets([made(), made(target=ExplainedTarget("negative", None, "logit"))])) == 2
+
+
+def test_layers_of_one_method_are_one_row():
+    (sheet,) = sheets([*layered(), made()])
+    assert [len(row) for row in sheet.rows] == [3, 1]
+    assert sheet.single == [sheet.rows[1][0]]
+
+
+def test_a_row_is_named_by_what_tells_it_from_its_rivals():
+    (sheet,) = sheets([made(settings={"nodes": 5, "rule": "left"}), made(settings={"nodes": 9, "rule": "left"})])
+    assert [sheet.title(e) for e in sheet.single] == [
+        "integrated_gradients (nodes=5)",
+        "integrated_gradients (nodes=9)",
+    ]
+    (alone,) = sheets([made()])
+    assert alone.title(alone.first) == "integrated_gradients"
+
+
+def test_relative_scores_are_shares_of_the_strongest_word():
+    found = pieces(made("Good film", scores=(2.0, -1.0)))
+    assert [p.relative for p in found] == [1.0, -0.5]
+
+
+def test_special_tokens_do_not_set_the_scale():
+    found = pieces(made("Good film", scores=(0.2, -0.1)), "token")
+    assert [(p.name, p.relative) for p in found] == [("[CLS]", 1.0), ("", 1.0), ("", -0.5), ("[SEP]", -1.0)]
+
+
+def test_scores_of_nothing_but_zero_are_not_divided():
+    assert {p.relative for p in pieces(made("Good film", scores=(0.0, 0.0)))} == {0.0}
+
+
+def test_bytes_of_one_character_are_one_piece():
+    e = made(
+        "👍 ok", tokens=("ð", "Ł", "ok"), offsets=((0, 1), (0, 1), (1, 4)), scores=(1.0, 2.0, 4.0), special=(False,) * 3
+    )
+    assert [(p.start, p.end, p.score) for p in pieces(e, "token")] == [(0, 1, 3.0), (1, 4, 4.0)]
+
+
+def test_unknown_level():
+    with pytest.raises(BadInput, match=r"unknown level 'words'\. Did you mean 'word'"):
+        pieces(made(), "words")
+
+
+def test_gaps_are_told_as_a_share_of_the_explained_number():
+    assert notes(made()) == ["completeness gap 0.3 % of f (+0.0075)"]
+    assert notes(made(gaps={"completeness": 1e-9})) == ["completeness gap under 0.01 % of f"]
+    assert notes(made(value=0.0)) == ["completeness gap +0.0075"]
+    assert notes(made(gaps={}, seen=6)) == ["the model read 6 of the text's 30 characters"]
+
+
+def test_what_is_explained_in_words():
+    assert explained(made()) == "logit of positive"
+    target = ExplainedTarget("positive", "negative", "log_probability")
+    assert explained(made(target=target)) == "log probability of positive against negative"
+
+
+def test_a_regression_is_told_from_a_classifier():
+    assert is_number(made(probabilities={"positive": 2.5}))
+    assert not is_number(made())
+    assert not is_number(made(value=0.75, target=ExplainedTarget("positive", None, "probability")))
+
+
+def test_many_labels_are_cut_but_the_explained_ones_stay():
+    said = {f"label {i}": 0.1 - i / 1000 for i in range(20)}
+    target = ExplainedTarget("label 19", "label 18", "logit")
+    shown, more = listed(made(probabilities=said, target=target))
+    assert [name for name, _ in shown] == [*(f"label {i}" for i in range(6)), "label 18", "label 19"]
+    assert more == 12
+
+
+def test_signed_or_not():
+    weights = made(
+        "Good film", tokens=("Good", "film"), offsets=((0, 4), (5, 9)), special=(False,) * 2, scores=(1.0, 0.0)
+    )
+    assert not signed(sheets([weights])[0])
+    assert signed(sheets([made()])[0])
+
+
+def test_a_next_token_shows_its_space():
+    assert label(" Paris") == "␣Paris"
+    assert label("\n") == "␊"
+    assert label("two words") == "two words"
+
+
+@given(TEXTS)
+def test_nothing_that_a_terminal_obeys_is_left(text: str):
+    shown = visible(text)
+    assert not [c for c in shown if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)]
+    assert not set(shown) & set("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029")
+
+
+def test_letters_joiners_and_emoji_stay():
+    text = "naïve e\u0301clair می\u200cخواهم 👩\u200d🔬 我喜欢"
+    assert visible(text) == text
+
+
+def test_direction():
+    assert right_to_left("3.5: هذا فيلم")
+    assert not right_to_left("A film هذا")
+    assert not right_to_left("123")

@@ -1,0 +1,138 @@
+import re
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from rich.console import Console
+
+from salience.explanation import Explanation
+from salience.views import terminal
+from salience.views.colours import DARK, LIGHT
+from salience.views.sheet import pieces, visible
+from views.handmade import NASTY, TEXTS, layered, made
+
+SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def printed(explanations: list[Explanation], *, colour: bool, level: str = "word", width: int = 80) -> str:
+    out = StringIO()
+    system = "truecolor" if colour else None
+    console = Console(file=out, width=width, force_terminal=colour, color_system=system, legacy_windows=False)
+    console.print(terminal.render(explanations, colour=colour, level=level, width=width))
+    return out.getvalue()
+
+
+def test_without_colour_everything_can_be_read():
+    lines = [line.rstrip() for line in printed([made()], colour=False).splitlines()]
+    assert lines == [
+        "sentiment   explained: logit of positive = 2.5",
+        "  positive ███████████████      75.0 %",
+        "  negative █████                25.0 %",
+        "",
+        "integrated_gradients",
+        "  A fine(++) film(+), but far(-) too(--) long(-).",
+        "",
+        "  fine +2.0000 ██████████",
+        "  too  -1.5000 ███████▌",
+        "  long -1.0000 █████",
+        "  far  -0.6000 ███",
+        "  film +0.5000 ██▌",
+        "  completeness gap 0.3 % of f (+0.0075)",
+        "",
+        "  against positive   --  -  +  ++   for positive",
+        "",
+    ]
+
+
+def test_with_colour_words_carry_it_and_no_marks():
+    out = printed([made()], colour=True)
+    assert "fine(" not in out
+    assert re.search(r"48;2;240;140;40m\S*fine", out)
+    assert "A fine film, but far too long." in SGR.sub("", out)
+
+
+def test_weights_without_a_sign_are_not_said_to_speak_for_or_against():
+    weights = made(
+        "Good film", tokens=("Good", "film"), offsets=((0, 4), (5, 9)), special=(False,) * 2, scores=(1.0, 0.0)
+    )
+    out = printed([weights], colour=False)
+    assert "mattered little to positive   +  ++   much" in out
+    assert "against" not in out
+
+
+def test_several_methods_share_a_legend_that_says_how_they_are_scaled():
+    out = printed([made(), made(method="gradient")], colour=True)
+    assert out.count("each row on its own scale") == 1
+    assert out.count("75.0 %") == 1
+    assert SGR.sub("", out).count("A fine film, but far too long.") == 2
+
+
+def test_layers_become_a_heat_map():
+    lines = [line.split() for line in printed(layered(), colour=False).splitlines()]
+    assert ["A", "fine", "film", ",", "but", "far", "too", "long", "."] in lines
+    assert ["layer", "0", "·", "++", "+", "·", "·", "-", "--", "-", "·"] in lines
+    assert ["layer", "1", "++", "+", "·", "·", "-", "--", "-", "·", "·"] in lines
+
+
+def test_a_wide_heat_map_is_broken_into_blocks():
+    out = printed(layered(), colour=False, width=30)
+    assert out.count("layer 2") > 1
+    assert all(len(line) <= 30 for line in out.splitlines() if line.startswith("  layer"))
+
+
+@pytest.mark.parametrize("level", ["word", "token"])
+@pytest.mark.parametrize("colour", [True, False])
+def test_markup_and_escapes_of_the_text_are_shown_not_obeyed(colour: bool, level: str):
+    out = SGR.sub("", printed([made(NASTY, model="\x1b]0;title\x07[red]x")], colour=colour, level=level, width=200))
+    assert "[bold]" in out.replace("(+)", "").replace("(++)", "").replace("(-)", "").replace("(--)", "")
+    assert "␛" in out
+    assert "⟨202E⟩" in out
+    assert "␛]0;title␇[red]x" in out
+    assert not [c for c in out if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)]
+
+
+@given(TEXTS)
+def test_the_whole_text_is_there_in_its_order(text: str):
+    e = made(text)
+    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    assert shown.plain == visible(text)
+
+
+def test_what_was_not_read_is_told_and_struck_out():
+    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), seen=6)
+    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    assert shown.plain == "A fine film"
+    assert [shown.plain[s.start : s.end] for s in shown.spans if "strike" in str(s.style)] == [" film"]
+    assert "the model read 6 of the text's 11 characters" in printed([e], colour=False)
+
+
+def test_special_tokens_are_named_at_token_level_only():
+    assert "[CLS](+) A fine" in printed([made()], colour=False, level="token")
+    assert "[CLS]" not in printed([made()], colour=False)
+
+
+def test_a_regression_shows_its_number():
+    out = printed([made(probabilities={"positive": 2.5})], colour=False)
+    assert re.search(r"positive +2\.5$", out, re.MULTILINE)
+    assert "%" not in out.split("integrated_gradients")[0]
+
+
+def test_long_texts_wrap():
+    out = printed([made("word " * 60)], colour=False, width=40)
+    assert max(map(len, out.splitlines())) <= 48  # the legend alone may be longer than 40
+
+
+def test_colour_is_used_where_there_is_enough_of_it():
+    def console(**options: object) -> Console:
+        return Console(file=StringIO(), force_terminal=True, legacy_windows=False, **options)
+
+    assert terminal.coloured(console(color_system="truecolor"))
+    assert not terminal.coloured(console(color_system="standard"))
+    assert not terminal.coloured(console(color_system="truecolor", no_color=True))
+    assert not terminal.coloured(Console(file=StringIO()))
+
+
+def test_the_ground_is_the_terminals():
+    assert terminal.ground({"COLORFGBG": "0;15"}) == LIGHT
+    assert terminal.ground({"COLORFGBG": "15;default;0"}) == DARK
+    assert terminal.ground({}) == DARK

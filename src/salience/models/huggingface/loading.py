@@ -62,15 +62,20 @@ def _task(config: Any, name: str | Path) -> str:
 
 
 def _tokenizer(name: str | Path, safe: dict[str, Any]) -> PreTrainedTokenizerBase:
+    cause: Exception | None = None
     try:
-        return AutoTokenizer.from_pretrained(name, use_fast=True, **safe)
+        found = AutoTokenizer.from_pretrained(name, use_fast=True, **safe)
+        # Where there are no files, transformers makes a tokenizer that knows its special tokens and nothing else.
+        if len(found) > len(found.all_special_tokens):
+            return found
     except (OSError, ValueError, TypeError, AttributeError) as error:
         if "trust_remote_code" in str(error):
             raise
-        raise BadModel(
-            f"{name} holds no tokenizer that can be loaded. Save it next to the weights with "
-            "tokenizer.save_pretrained(folder), or load both yourself and call salience.wrap(model, tokenizer)."
-        ) from error
+        cause = error
+    raise BadModel(
+        f"{name} holds no tokenizer that can be loaded. Save it next to the weights with "
+        "tokenizer.save_pretrained(folder), or load both yourself and call salience.wrap(model, tokenizer)."
+    ) from cause
 
 
 def _module(loader: Any, name: str | Path, safe: dict[str, Any], dtype: str, allow_pickle: bool) -> PreTrainedModel:

@@ -1,4 +1,4 @@
-"""Integrals over [0, 1]: fixed rules, and a spline that asks for more nodes where its integrand bends.
+"""Integrals over [0, 1]: fixed rules, and a spline that asks for more nodes where it goes wrong.
 
 Everything here is a pure function of numbers. Columns are the tokens of one text, integrated at the same nodes.
 """
@@ -40,49 +40,62 @@ def fixed(rule: str, nodes: int) -> tuple[Float[ndarray, " n"], Float[ndarray, "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """The integrand g at the nodes seen so far, and the error expected of its spline's integral on each interval."""
+    """The columns' slopes g at the nodes seen so far, and the height f that they climb together: f′ = Σ_t g_t.
+
+    ``errors`` holds what is expected to be wrong with the spline's integral of each column on each interval.
+    """
 
     alphas: Float[ndarray, " n"]
-    values: Float[ndarray, "n t"]
+    slopes: Float[ndarray, "n t"]
+    heights: Float[ndarray, " n"]
     errors: Float[ndarray, "m t"]
 
     @property
     def integral(self) -> Float[ndarray, " t"]:
-        """∫ g: on an interval of width h the spline's integral is h (g₀ + g₁) / 2 − h³ (g₀″ + g₁″) / 24."""
-        h = np.diff(self.alphas)[:, None]
-        return (h * _sums(self.values) / 2 - h**3 * _sums(curvatures(self.alphas, self.values)) / 24).sum(0)
+        """∫ g of each column."""
+        return self.pieces().sum(0)
 
     @property
     def error(self) -> float:
-        """The largest column's expected error; those of the intervals, whose signs are independent, add in squares."""
-        return float(np.sqrt((self.errors**2).sum(0)).max())
+        """The expected error of the worst column. Signs differ between intervals, so that errors add in squares."""
+        return float(np.hypot.reduce(np.c_[self.errors, self.missing()]).max())
 
-    @property
-    def scale(self) -> float:
-        """The largest column's integral, which the tolerance is measured by."""
-        return float(np.abs(self.integral).max())
+    def pieces(self) -> Float[ndarray, "m t"]:
+        """∫ g on each interval, by the spline: h (g₀ + g₁) / 2 − h³ (g₀″ + g₁″) / 24."""
+        h = np.diff(self.alphas)[:, None]
+        return h * _sums(self.slopes) / 2 - h**3 * _sums(curvatures(self.alphas, self.slopes)) / 24
+
+    def missing(self) -> Float[ndarray, " m"]:
+        """The error of a column on each interval, judged by how far all of them together miss the climb of f there.
+
+        This is no estimate but a fact, and shows what stands between the nodes unseen; only who is to blame is open.
+        If T columns err independently, each is off by 1/√T of the whole, and the worst by about three times that.
+        """
+        columns = max(1, np.count_nonzero(self.slopes.any(0)))
+        return np.abs(self.pieces().sum(1) - np.diff(self.heights)) * min(1, 3 / np.sqrt(columns))
 
 
-def curve(values: Float[ndarray, "n t"]) -> Curve:
-    """A curve from its values at the FIRST nodes: every other one is used to see how well the rest foretold it."""
-    coarse = Curve(FIRST[::2], values[::2], np.zeros((len(FIRST) // 2, values.shape[1])))
-    return refined(coarse, np.arange(len(FIRST) // 2), values[1::2])
+def curve(slopes: Float[ndarray, "n t"], heights: Float[ndarray, " n"]) -> Curve:
+    """A curve seen at the FIRST nodes: every other one is used to see how well the rest foretold it."""
+    coarse = Curve(FIRST[::2], slopes[::2], heights[::2], np.zeros((len(FIRST) // 2, slopes.shape[1])))
+    return refined(coarse, np.arange(len(FIRST) // 2), slopes[1::2], heights[1::2])
 
 
-def refined(seen: Curve, intervals: ndarray, found: Float[ndarray, "k t"]) -> Curve:
-    """The curve with some of its intervals halved, given g at their midpoints.
+def refined(seen: Curve, intervals: ndarray, slopes: Float[ndarray, "k t"], heights: Float[ndarray, " k"]) -> Curve:
+    """The curve with some of its intervals halved, given g and f at their midpoints.
 
-    Where the spline missed the new value by d on an interval of width h, its error there was about a parabola over
-    the interval, of area 2/3 h d. Halving cuts d by 4 at the least wherever g has a second derivative (by 16 where it
-    is smooth), which leaves each half with 2/3 · h/2 · d/4 = h d / 12.
+    Where the spline missed the new g by d on an interval of width h, its error there was about a parabola over the
+    interval, of area 2/3 h d. A cubic spline's error falls with h⁴, so that halving cuts d by 16 and leaves each half
+    with 2/3 · h/2 · d/16 = h d / 48. Where g is not that smooth, ``missing`` tells.
     """
     h = np.diff(seen.alphas)[intervals, None]
-    expected = h * np.abs(found - between(seen)[intervals]) / 12
+    expected = h * np.abs(slopes - between(seen)[intervals]) / 48
     errors = seen.errors.copy()
     errors[intervals] = expected
     return Curve(
         np.insert(seen.alphas, intervals + 1, midpoints(seen)[intervals]),
-        np.insert(seen.values, intervals + 1, found, axis=0),
+        np.insert(seen.slopes, intervals + 1, slopes, axis=0),
+        np.insert(seen.heights, intervals + 1, heights),
         np.insert(errors, intervals, expected, axis=0),
     )
 
@@ -93,9 +106,9 @@ def unsettled(seen: Curve, tolerance: float, most: int) -> ndarray:
     Otherwise those with at least half the error of the worst, the worst first when there is no room for all.
     """
     room = most - len(seen.alphas)
-    if room < 1 or seen.error <= tolerance * seen.scale:
+    if room < 1 or seen.error <= tolerance * np.abs(seen.integral).max():
         return np.array([], dtype=int)
-    worst = seen.errors.max(1)
+    worst = np.maximum(seen.errors.max(1), seen.missing())
     chosen = np.flatnonzero(worst >= worst.max() / 2)
     return np.sort(chosen[np.argsort(-worst[chosen], kind="stable")][:room])
 
@@ -108,7 +121,7 @@ def midpoints(seen: Curve) -> Float[ndarray, " m"]:
 def between(seen: Curve) -> Float[ndarray, "m t"]:
     """The spline at the middle of every interval: (g₀ + g₁) / 2 − h² (g₀″ + g₁″) / 16."""
     h = np.diff(seen.alphas)[:, None]
-    return _sums(seen.values) / 2 - h**2 * _sums(curvatures(seen.alphas, seen.values)) / 16
+    return _sums(seen.slopes) / 2 - h**2 * _sums(curvatures(seen.alphas, seen.slopes)) / 16
 
 
 def curvatures(alphas: Float[ndarray, " n"], values: Float[ndarray, "n t"]) -> Float[ndarray, "n t"]:

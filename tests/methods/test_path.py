@@ -1,0 +1,380 @@
+"""Integrated gradients and gradient SHAP against slow loops, against captum, and against what theory promises."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.interpolate import CubicSpline
+from torch import Tensor
+
+from salience.erasure import replaced
+from salience.errors import BadInput
+from salience.explainer import explain, targets
+from salience.methods import quadrature
+from salience.methods.path import gradient_shap, integrated_gradients
+from salience.passes import forward, frozen
+from salience.randomness import generators
+from salience.types import Attribution, Batch, Model, Target, Targets
+from shapes import TEXTS, build
+
+SHAPES = ("bert", "gpt2", "modernbert", "llama_lm", "pooled_bilstm")
+RULES = {
+    "gauss_legendre": "gausslegendre",
+    "midpoint": "riemann_middle",
+    "left": "riemann_left",
+    "right": "riemann_right",
+    "trapezoid": "riemann_trapezoid",
+}
+
+
+@cache
+def model_of(shape: str, seed: int = 0) -> Model:
+    return build(shape, seed)
+
+
+def given_texts(model: Model, texts: tuple[str, ...] = TEXTS) -> tuple[Batch, Targets]:
+    batch = model.batch(model.encode(texts))
+    return batch, targets(model, Target(), forward(model, batch).logits)
+
+
+def network(model: Model, batch: Batch) -> Callable[[Tensor], Tensor]:
+    """Embeddings to logits for copies of one text, as captum calls it."""
+    return lambda e: model(batch.take(torch.zeros(len(e), dtype=torch.long)), embeddings=e).logits
+
+
+def gradient_at(model: Model, batch: Batch, target: Targets, e: Tensor) -> Tensor:
+    with frozen(model.module), torch.enable_grad():
+        leaf = e.detach().requires_grad_()
+        return torch.autograd.grad(target(model(batch, embeddings=leaf).logits).sum(), leaf)[0]
+
+
+def relative(found: Tensor, true: Tensor) -> float:
+    return float((found - true).abs().max() / true.abs().max())
+
+
+# ------------------------------------------------------------------------------------------------- fixed rules
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_rule_is_the_weighted_sum_of_gradients_at_its_nodes(shape: str):
+    model = model_of(shape)
+    batch, target = given_texts(model)
+    found = integrated_gradients(model, batch, target, nodes=6, rule="midpoint", baseline="mean")
+    e, b = model.embed(batch), replaced(model, batch, batch.content, "mean")
+    mean = sum(gradient_at(model, batch, target, b + (k + 0.5) / 6 * (e - b)) for k in range(6)) / 6
+    true = ((e - b) * mean).sum(-1) * batch.mask
+    assert relative(found.scores, true) < 1e-5
+    ends = target(forward(model, batch).logits) - target(forward(model, batch, embeddings=b).logits)
+    assert torch.allclose(found.gaps["completeness"], true.sum(1) - ends, atol=1e-4)
+    assert found.settings == {"baseline": "mean", "rule": "midpoint"}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shape", ["bert", "gpt2", "pooled_mlp"])
+def test_captum_agrees(shape: str, rule: str):
+    model, nodes = model_of(shape), 7
+    batch, target = given_texts(model, TEXTS[3:])
+    e, b = model.embed(batch), replaced(model, batch, batch.content, "zero")
+    with frozen(model.module):
+        theirs = captum.attr.IntegratedGradients(network(model, batch)).attribute(
+            e, b, target=int(target.labels), n_steps=nodes, method=RULES[rule]
+        )
+    # captum's trapezoid divides by the number of nodes, not of intervals, so that its weights sum to (n - 1) / n.
+    true = theirs.sum(-1) * (nodes / (nodes - 1) if rule == "trapezoid" else 1)
+    ours = integrated_gradients(model, batch, target, baseline="zero", nodes=nodes, rule=rule)
+    assert relative(ours.scores, true.float()) < 1e-5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_integrates_what_it_promises(rule: str):
+    alphas, weights = quadrature.fixed(rule, 12)
+    assert weights.sum() == pytest.approx(1)
+    degree = {"gauss_legendre": 23, "midpoint": 1, "trapezoid": 1}.get(rule, 0)
+    for power in range(degree + 1):
+        assert weights @ alphas**power == pytest.approx(1 / (power + 1)), f"α^{power}"
+    assert abs(weights @ alphas ** (degree + 1) - 1 / (degree + 2)) > 1e-12 or rule == "gauss_legendre"
+
+
+# ------------------------------------------------------------------------------------------------- chosen nodes
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_expected_error_bounds_the_true_one(shape: str):
+    true, expected, scale = [], [], []
+    for seed in range(2):
+        model = model_of(shape, seed)
+        batch, target = given_texts(model)
+        found = integrated_gradients(model, batch, target, max_nodes=1000)
+        exact = integrated_gradients(model, batch, target, nodes=150)
+        true += (found.scores - exact.scores).abs().amax(1).tolist()
+        expected += found.gaps["error"].tolist()
+        scale += found.scores.abs().amax(1).tolist()
+    true, expected, scale = (np.array(v) for v in (true, expected, scale))
+    assert (expected <= 0.01 * scale).all(), "it stopped too early"
+    assert np.mean(true <= expected) >= 0.75
+    assert np.mean(true <= 0.01 * scale) >= 0.8
+    assert (true <= 0.03 * scale).all()
+
+
+def test_completeness_holds_when_the_nodes_are_enough():
+    model = model_of("bert")
+    batch, target = given_texts(model)
+    found = integrated_gradients(model, batch, target, tolerance=1e-4, max_nodes=2000)
+    b = replaced(model, batch, batch.content, found.settings["baseline"])
+    ends = target(forward(model, batch).logits) - target(forward(model, batch, embeddings=b).logits)
+    assert torch.allclose(found.scores.sum(1), ends, atol=1e-3)
+    assert torch.allclose(found.gaps["completeness"], found.scores.sum(1) - ends, atol=1e-4)
+
+
+def test_a_tighter_tolerance_takes_more_nodes_and_misses_less():
+    model = model_of("bert")
+    batch, target = given_texts(model)
+    exact = integrated_gradients(model, batch, target, nodes=300).scores
+    found = [integrated_gradients(model, batch, target, tolerance=t, max_nodes=2000) for t in (0.01, 1e-3, 1e-4)]
+    nodes = torch.stack([f.settings["nodes"] for f in found])
+    assert (nodes.diff(dim=0) >= 0).all()
+    assert (nodes.sum(1).diff() > 0).all()
+    misses = [float((f.scores - exact).abs().max()) for f in found]
+    assert misses[2] < misses[0]
+
+
+def test_no_text_gets_more_nodes_than_allowed_and_its_error_is_told():
+    model = model_of("bert")
+    batch, target = given_texts(model)
+    free = integrated_gradients(model, batch, target, tolerance=1e-4, max_nodes=2000)
+    held = integrated_gradients(model, batch, target, tolerance=1e-4, max_nodes=20)
+    assert (free.settings["nodes"] > 20).all()
+    assert (held.settings["nodes"] == 20).all()
+    assert (held.gaps["error"] > 1e-4 * held.scores.abs().amax(1)).all()
+
+
+@pytest.mark.parametrize("shape", ["bert", "gpt2"])
+def test_the_nodes_of_a_text_do_not_depend_on_its_company(shape: str):
+    model = model_of(shape)
+    batch, target = given_texts(model)
+    together = integrated_gradients(model, batch, target)
+    for row, text in enumerate(TEXTS):
+        alone = integrated_gradients(model, *given_texts(model, (text,)))
+        assert int(alone.settings["nodes"]) == int(together.settings["nodes"][row])
+        assert torch.allclose(alone.scores[0], together.scores[row, : alone.scores.shape[1]], atol=1e-4)
+
+
+def test_a_text_that_is_its_own_baseline_scores_zero():
+    model = model_of("bert")
+    batch, target = given_texts(model, ("[MASK] [MASK]",))
+    found = integrated_gradients(model, batch, target, baseline="mask")
+    assert (found.scores == 0).all()
+    assert found.settings["nodes"].tolist() == [17]
+
+
+def test_where_embeddings_are_normalised_a_path_from_zero_takes_more_nodes():
+    model = model_of("modernbert")
+    batch, target = given_texts(model)
+    zero, mask = (integrated_gradients(model, batch, target, baseline=b, max_nodes=500) for b in ("zero", "mask"))
+    assert (zero.settings["nodes"] > mask.settings["nodes"]).all()
+
+
+def test_each_explanation_records_its_own_nodes():
+    found = explain(model_of("bert"), list(TEXTS), "integrated_gradients", tolerance=0.001)
+    assert all(isinstance(e.settings["nodes"], int) and e.settings["nodes"] >= 17 for e in found)
+    assert all(set(e.gaps) == {"completeness", "error"} for e in found)
+    fixed = explain(model_of("bert"), TEXTS[0], "integrated_gradients", nodes=5)[0]
+    assert (fixed.settings["nodes"], fixed.settings["rule"]) == (5, "gauss_legendre")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"rule": "midpoint"}, "needs a number of nodes"),
+        ({"rule": "trapezoid", "nodes": 1}, "too few for the trapezoid rule"),
+        ({"nodes": 0}, "too few"),
+        ({"tolerance": 0.0}, "must be above 0"),
+        ({"max_nodes": 9}, "at least 17"),
+        ({"rule": "simpson", "nodes": 5}, "'simpson'"),
+        ({"baseline": "blank"}, "'blank'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(asked: dict[str, Any], said: str):
+    with pytest.raises(BadInput, match=said):
+        explain(model_of("bert"), TEXTS[0], "integrated_gradients", **asked)
+
+
+# ------------------------------------------------------------------------------------------------- the spline
+
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+def halved(g: Function, rounds: int, seed: int) -> quadrature.Curve:
+    """A curve of g with randomly chosen intervals halved."""
+    curve, random = quadrature.curve(g(quadrature.FIRST), quadrature.FIRST), np.random.default_rng(seed)
+    for _ in range(rounds):
+        chosen = np.flatnonzero(random.random(len(curve.alphas) - 1) < 0.3)
+        new = quadrature.midpoints(curve)[chosen]
+        curve = quadrature.refined(curve, chosen, g(new), new)
+    return curve
+
+
+def settled(g: Function, f: Function, tolerance: float) -> quadrature.Curve:
+    curve = quadrature.curve(g(quadrature.FIRST), f(quadrature.FIRST))
+    while len(chosen := quadrature.unsettled(curve, tolerance, 500)):
+        new = quadrature.midpoints(curve)[chosen]
+        curve = quadrature.refined(curve, chosen, g(new), f(new))
+    return curve
+
+
+def waves(seed: int) -> tuple[Function, Function]:
+    """Three smooth columns, and what they climb."""
+    rate, phase = np.random.default_rng(seed).uniform(1, 9, (2, 3))
+    return (
+        lambda a: np.sin(rate * a[:, None] + phase),
+        lambda a: -(np.cos(rate * a[:, None] + phase) / rate).sum(1),
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(0, 4))
+def test_the_spline_is_scipys(seed: int, rounds: int):
+    curve = halved(waves(seed)[0], rounds, seed)
+    scipys = CubicSpline(curve.alphas, curve.slopes)
+    assert np.allclose(curve.integral, scipys.integrate(0, 1), atol=1e-9)
+    assert np.allclose(quadrature.between(curve), scipys(quadrature.midpoints(curve)), atol=1e-9)
+    assert np.allclose(quadrature.curvatures(curve.alphas, curve.slopes), scipys(curve.alphas, 2), atol=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6), st.floats(0.05, 0.95), st.floats(10, 200))
+def test_a_peak_is_found_however_narrow(seed: int, place: float, steepness: float):
+    """A column that climbs by 1 in one place, possibly between two of the first nodes, and smooth columns."""
+    calm, climbed = waves(seed)
+
+    def g(a: np.ndarray) -> np.ndarray:
+        return np.c_[steepness / 2 / np.cosh(np.clip(steepness * (a - place), -300, 300)) ** 2, calm(a)]
+
+    def f(a: np.ndarray) -> np.ndarray:
+        return np.tanh(steepness * (a - place)) / 2 + climbed(a)
+
+    curve = settled(g, f, 0.01)
+    true = np.r_[f(np.ones(1)) - f(np.zeros(1)) - calm_climb(climbed), calm((np.arange(4000) + 0.5) / 4000).mean(0)]
+    assert np.abs(curve.integral - true).max() <= 2 * max(curve.error, 1e-4)
+    assert curve.error <= 0.01 * np.abs(curve.integral).max()
+    assert len(curve.alphas) < 90
+
+
+def calm_climb(climbed: Function) -> np.ndarray:
+    return climbed(np.ones(1)) - climbed(np.zeros(1))
+
+
+def test_what_stands_between_the_nodes_is_noticed_by_the_climb():
+    """Slopes that are 0 at every node say nothing of a jump; f does, and on which interval."""
+    jump = quadrature.curve(np.zeros((17, 1)), (quadrature.FIRST > 0.4).astype(float))
+    assert quadrature.unsettled(jump, 0.01, 500).tolist() == [6]
+    flat = quadrature.curve(np.zeros((17, 1)), np.zeros(17))
+    assert quadrature.unsettled(flat, 0.01, 500).tolist() == []
+
+
+# ------------------------------------------------------------------------------------------------- gradient SHAP
+
+
+def shap(model: Model, batch: Batch, target: Targets, samples: int, noise: float, seed: int) -> Tensor:
+    """One text, one sample after another, with the numbers its own generator draws."""
+    e, n = model.embed(batch), batch.width
+    spread = noise * (e.max() - e.min())
+    source = generators(batch, seed)[0]
+    total = torch.zeros_like(e)
+    for _ in range(samples):
+        u = torch.rand((), generator=source)
+        words = torch.randint(model.words.num_embeddings, (n,), generator=source)
+        noisy = e + spread * torch.randn(n, e.shape[-1], generator=source)
+        b = torch.where(batch.content[..., None], model.words.weight[words].detach(), e)
+        total += (noisy - b) * gradient_at(model, batch, target, u * noisy + (1 - u) * b)
+    return total.sum(-1) / samples
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradient_shap_is_its_expectation_written_out(shape: str):
+    model = model_of(shape)
+    batch, target = given_texts(model, TEXTS[3:])
+    found = gradient_shap(model, batch, target, samples=4, noise=0.1, seed=3)
+    assert relative(found.scores, shap(model, batch, target, 4, 0.1, 3)) < 3e-5
+
+
+@pytest.mark.parametrize("shape", ["bert", "pooled_mlp"])
+def test_captums_gradient_shap_agrees_on_the_same_draws(shape: str, monkeypatch: pytest.MonkeyPatch):
+    model, samples = model_of(shape), 5
+    batch, target = given_texts(model, TEXTS[3:])
+    e, b = model.embed(batch), replaced(model, batch, batch.content, "mask")
+    drawn, source = [], generators(batch, 0)[0]
+    for _ in range(samples):
+        drawn.append(float(torch.rand((), generator=source)))
+        torch.randint(model.words.num_embeddings, (batch.width,), generator=source)
+        torch.randn(batch.width, e.shape[-1], generator=source)
+    monkeypatch.setattr(np.random, "uniform", lambda *_: np.array(drawn))
+    with frozen(model.module):
+        theirs = captum.attr.GradientShap(network(model, batch)).attribute(
+            e, b, n_samples=samples, stdevs=0.0, target=int(target.labels)
+        )
+    ours = gradient_shap(model, batch, target, baseline="mask", samples=samples)
+    assert relative(ours.scores, theirs.sum(-1)) < 1e-5
+
+
+def test_gradient_shap_goes_to_integrated_gradients_as_samples_grow():
+    model = model_of("pooled_mlp")
+    batch, target = given_texts(model)
+    exact = integrated_gradients(model, batch, target, baseline="zero").scores
+    few, many = (gradient_shap(model, batch, target, baseline="zero", samples=n) for n in (10, 1000))
+    assert relative(many.scores, exact) < 0.05
+    assert relative(many.scores, exact) < relative(few.scores, exact)
+    assert many.gaps["completeness"].abs().max() < 0.05 * exact.abs().sum(1).max()
+
+
+def test_gradient_shap_tells_how_far_its_sum_is_off():
+    model = model_of("bert")
+    batch, target = given_texts(model, TEXTS[:1])
+    found = gradient_shap(model, batch, target, samples=3, seed=1)
+    source, low = generators(batch, 1)[0], []
+    for _ in range(3):
+        torch.rand((), generator=source)
+        words = torch.randint(model.words.num_embeddings, (batch.width,), generator=source)
+        torch.randn(batch.width, model.words.embedding_dim, generator=source)
+        b = torch.where(batch.content[..., None], model.words.weight[words].detach(), model.embed(batch))
+        low.append(target(forward(model, batch, embeddings=b).logits))
+    gap = found.scores.sum(1) - (target(forward(model, batch).logits) - torch.stack(low).mean(0))
+    assert torch.allclose(found.gaps["completeness"], gap, atol=1e-5)
+
+
+def test_seeds_differ_and_special_tokens_score_zero():
+    model = model_of("bert")
+    batch, target = given_texts(model)
+    one, two = (gradient_shap(model, batch, target, samples=3, seed=s).scores for s in (0, 1))
+    assert not torch.allclose(one, two)
+    assert (one[batch.special] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [({"samples": 0}, "at least 1"), ({"baseline": "vocab"}, "'vocab'")],
+)
+def test_gradient_shap_says_what_it_cannot_do(asked: dict[str, Any], said: str):
+    with pytest.raises(BadInput, match=said):
+        explain(model_of("bert"), TEXTS[0], "gradient_shap", **asked)
+
+
+# ------------------------------------------------------------------------------------------------- completeness
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10**6), st.sampled_from(["zero", "mask", "mean", "pad", "unk"]))
+def test_scores_sum_to_what_the_path_climbs(seed: int, baseline: str):
+    model = build("pooled_mlp", seed % 50)
+    batch, target = given_texts(model, tuple(np.random.default_rng(seed).permutation(TEXTS)[:2]))
+    found: Attribution = integrated_gradients(model, batch, target, baseline=baseline, tolerance=1e-3)
+    b = replaced(model, batch, batch.content, baseline)
+    ends = target(forward(model, batch).logits) - target(forward(model, batch, embeddings=b).logits)
+    assert torch.allclose(found.scores.sum(1), ends, atol=2e-2 * float(found.scores.abs().max()) + 1e-4)

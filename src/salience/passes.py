@@ -107,11 +107,11 @@ def remember(model: SharesPrefix, batch: Batch) -> Prefix:
 
 
 def resume(
-    model: SharesPrefix, prefix: Prefix, texts: Tensor, start: int, rest: Batch, *, embeddings: Tensor | None = None
+    model: SharesPrefix, prefix: Prefix, texts: Tensor, starts: Tensor, rest: Batch, *, embeddings: Tensor | None = None
 ) -> Output:
-    """A forward pass without a graph over ``rest`` alone, after the first ``start`` tokens of ``texts``."""
+    """A forward pass without a graph over ``rest`` alone, after the first ``starts`` tokens of ``texts``."""
     with frozen(model.module), torch.no_grad():
-        return _finite(model.resume(prefix, texts, start, rest, embeddings), model)
+        return _finite(model.resume(prefix, texts, starts, rest, embeddings), model)
 
 
 def observe(model: Model, batch: Batch, target: Targets | TargetsOf, needs: Needs) -> Pass:

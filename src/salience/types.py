@@ -235,11 +235,11 @@ class SharesPrefix(Protocol):
         self,
         prefix: Prefix,
         texts: Int[Tensor, " r"],
-        start: int,
+        starts: Int[Tensor, " r"],
         rest: Batch,
         embeddings: Float[Tensor, "r t d"] | None = None,
     ) -> Output:
-        """``rest`` read after the first ``start`` tokens of ``texts``, which are rows of the prefix."""
+        """Row r of ``rest`` read after the first ``starts[r]`` tokens of text ``texts[r]``, a row of the prefix."""
         ...
 
 

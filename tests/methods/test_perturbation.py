@@ -11,7 +11,6 @@ import torch
 from captum.attr import FeatureAblation, KernelShap, Occlusion
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shapes import SHAPES, TEXTS, build
 from sklearn.linear_model import Ridge
 from torch import Tensor
 from transformers import AutoModelForCausalLM, MistralConfig
@@ -25,6 +24,7 @@ from salience.methods.perturbation import blocks, erased, kernel_shap, lime, num
 from salience.models.pooled import Pooled
 from salience.passes import forward
 from salience.types import Batch, Model, Target, Targets
+from shapes import SHAPES, TEXTS, build
 
 DECODERS = ("gpt2", "llama", "qwen3", "gpt2_lm", "llama_lm", "qwen3_lm")
 KINDS = ("zero", "mask", "pad", "unk", "mean", "delete")
@@ -256,19 +256,16 @@ def test_encoders_do_not_share():
     assert not model.shares_prefix(model.batch(model.encode(TEXTS)))
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=60),
-    st.integers(1, 300),
-)
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=60), st.integers(1, 300))
 def test_blocks_hold_every_row_once_within_the_budget(rows: list[tuple[int, int]], budget: int):
-    starts, ends = [s for s, _ in rows], [s + n for s, n in rows]
-    found = list(blocks(starts, ends, budget))
+    needed, lengths = [n for n, _ in rows], [n + before for n, before in rows]
+    found = list(blocks(needed, lengths, budget))
     assert sorted(r for _, block in found for r in block) == list(range(len(rows)))
-    for start, block in found:
-        assert all(start <= starts[r] for r in block)
-        tokens = len(block) * (max(ends[r] for r in block) - start)
-        assert len(block) == 1 or tokens <= budget
-        assert tokens - sum(ends[r] - starts[r] for r in block) <= perturbation.OPENING
+    for width, block in found:
+        assert width == max(needed[r] for r in block)
+        assert len(block) == 1 or len(block) * width <= budget
+        assert len(block) == 1 or len(block) * max(lengths[r] for r in block) <= perturbation.HELD * budget
+        assert len(block) * width - sum(needed[r] for r in block) <= perturbation.OPENING
 
 
 @pytest.mark.parametrize("method", [occlusion, lime, kernel_shap])
@@ -326,7 +323,10 @@ def shapley(v: dict[frozenset[int], float], n: int) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("shape", "text"), [("bert", "A fine film."), ("pooled_bilstm", "it is a truly fine mess ."), ("qwen3", "Good!")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [("bert", "A fine film."), ("pooled_bilstm", "it is a truly fine mess ."), ("qwen3", "Good!")],
+)
 def test_kernel_shap_enumerated_gives_shapley_values(shape: str, text: str):
     model = build(shape)
     batch, target = prepared(model, (text,))
@@ -393,11 +393,11 @@ def test_deleting_the_only_token_is_an_error_with_a_remedy():
 def test_wrong_settings_name_the_nearest(method: Any):
     model = build("gpt2")
     batch, target = prepared(model, (TEXTS[0],))
-    with pytest.raises(BadInput, match="unknown erasure 'delet'. Did you mean 'delete'"):
+    with pytest.raises(BadInput, match=r"unknown erasure 'delet'. Did you mean 'delete'"):
         method(model, batch, target, erase="delet")
     with pytest.raises(BadInput, match="has no mask token"):
         method(model, batch, target, erase="mask")
-    with pytest.raises(BadInput, match="unknown unit 'words'. Did you mean 'word'"):
+    with pytest.raises(BadInput, match=r"unknown unit 'words'. Did you mean 'word'"):
         method(model, batch, target, unit="words")
 
 

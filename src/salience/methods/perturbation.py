@@ -229,43 +229,53 @@ def _occluded_after_prefix(
     starts = (rows.where.int().argmax(1) - int(kind == "delete")).clamp(min=0)
     for group in pack(lengths.tolist(), model.budget):
         texts = torch.tensor(group, device=device)
-        end = int(lengths[texts].max())
-        prefix = remember(model, batch.take(texts).cut(slice(end)))
+        prefix = remember(model, batch.take(texts).cut(slice(int(lengths[texts].max()))))
         whole[texts] = target.take(texts)(prefix.logits)
         place = torch.full_like(lengths, -1).index_copy(0, texts, torch.arange(len(texts), device=device))
         mine = (place[rows.text] >= 0).nonzero()[:, 0]
-        for start, block in blocks(starts[mine].tolist(), lengths[rows.text[mine]].tolist(), model.budget):
+        left = (lengths[rows.text] - starts)[mine].tolist()
+        for width, block in blocks(left, lengths[rows.text[mine]].tolist(), model.budget):
             part = mine[block]
             text = rows.text[part]
-            columns = slice(start, int(lengths[text].max()))
-            rest, embeddings = erase(batch.take(text).cut(columns), rows.where[part][:, columns])
-            seen = resume(model, prefix, place[text], start, rest, embeddings=embeddings)
-            values[part] = target.take(text)(seen.logits)
+            begin = (lengths[text] - width).clamp(min=0)
+            rest, where = _endings(batch.take(text), rows.where[part], begin, width)
+            rest, embeddings = erase(rest, where)
+            found = resume(model, prefix, place[text], begin, rest, embeddings=embeddings)
+            values[part] = target.take(text)(found.logits)
     return whole, values
 
 
-def blocks(starts: Sequence[int], ends: Sequence[int], budget: int) -> Iterator[tuple[int, list[int]]]:
-    """Rows that are read together, all from the earliest start among them.
+def _endings(
+    batch: Batch, where: Bool[Tensor, "r t"], begin: Int[Tensor, " r"], width: int
+) -> tuple[Batch, Bool[Tensor, "r w"]]:
+    """``width`` columns of every row, each row from its own beginning."""
+    columns = (begin[:, None] + torch.arange(width, device=begin.device)).clamp(max=batch.width - 1)
+    return batch.map(lambda tensor: tensor.gather(1, columns)), where.gather(1, columns)
 
-    A row that must be read from s on and is read from an earlier token wastes the tokens between. Rows are added in
-    the order of their starts until the next would waste more than another pass costs.
 
-    >>> list(blocks([0, 1, 2, 90], [100, 100, 100, 100], budget=1000))
-    [(0, [0, 1, 2]), (90, [3])]
+def blocks(needed: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[tuple[int, list[int]]]:
+    """Rows that are read together, with how many tokens of each are read: what the neediest among them needs.
+
+    Every other row is read from an earlier token than it must be. Rows are added, neediest first, until the next would
+    waste more than another pass costs.
+
+    >>> list(blocks([100, 99, 98, 10], [100, 100, 100, 100], budget=1000))
+    [(100, [0, 1, 2]), (10, [3])]
     """
     block: list[int] = []
-    start = end = needed = 0
-    for row in sorted(range(len(starts)), key=lambda r: (starts[r], -ends[r])):
-        count, last = len(block) + 1, max(end, ends[row])
-        tokens, own = count * (last - start), ends[row] - starts[row]
-        if block and (tokens > budget or tokens - needed - own > OPENING or count * last > HELD * budget):
-            yield start, block
-            block, needed, last = [], 0, ends[row]
+    width = longest = useful = 0
+    for row in sorted(range(len(needed)), key=lambda r: -needed[r]):
+        count, longest = len(block) + 1, max(longest, lengths[row])
+        tokens = count * width
+        full = tokens > budget or count * longest > HELD * budget
+        if block and (full or tokens - useful - needed[row] > OPENING):
+            yield width, block
+            block, useful, longest = [], 0, lengths[row]
         if not block:
-            start = starts[row]
+            width = needed[row]
         block.append(row)
-        end, needed = last, needed + own
-    yield start, block
+        useful += needed[row]
+    yield width, block
 
 
 def _subsets(n: int, samples: int, fewest: int, source: Generator) -> Bool[Tensor, "m u"]:

@@ -22,30 +22,43 @@ def keeps_everything(config: Any) -> bool:
 
 def kept(cache: Cache, logits: Tensor) -> Prefix:
     """What a pass with this cache has left in it."""
-    keys, values = zip(*((layer.keys, layer.values) for layer in cache.layers), strict=True)
-    return Prefix(logits, keys, values)
+    layers = [layer for layer in cache.layers if isinstance(layer, DynamicLayer)]
+    keys, values = [layer.keys for layer in layers], [layer.values for layer in layers]
+    return Prefix(logits, tuple(k for k in keys if k is not None), tuple(v for v in values if v is not None))
 
 
-def resumed(prefix: Prefix, texts: Tensor, start: int) -> Cache:
-    """A cache that holds the first ``start`` tokens of the chosen texts."""
-    return Cache(layers=[_Resumed(k, v, texts, start) for k, v in zip(prefix.keys, prefix.values, strict=True)])
+def resumed(prefix: Prefix, texts: Tensor, starts: Tensor) -> Cache:
+    """A cache that holds the first tokens of the chosen texts, as many as each row starts after, padded on the left."""
+    longest = int(starts.max())
+    columns = (torch.arange(longest, device=starts.device) - (longest - starts)[:, None]).clamp(min=0)
+    place = None if len(prefix.logits) == 1 and bool((starts == longest).all()) else (texts[:, None], columns)
+    return Cache(layers=[_Resumed(k, v, longest, place) for k, v in zip(prefix.keys, prefix.values, strict=True)])
+
+
+def seen(starts: Tensor, mask: Tensor) -> Tensor:
+    """The attention mask over such a cache and the tokens that follow it."""
+    longest = int(starts.max())
+    before = torch.arange(longest, device=starts.device) >= (longest - starts)[:, None]
+    return torch.cat([before, mask], 1).long()
 
 
 class _Resumed(DynamicLayer):
     """A layer's keys and values, laid out for the rows only while that layer runs, and never added to."""
 
-    def __init__(self, keys: Tensor, values: Tensor, texts: Tensor, start: int) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, length: int, place: tuple[Tensor, Tensor] | None) -> None:
         super().__init__()
-        self.keys, self.values, self.texts = keys[:, :, :start], values[:, :, :start], texts
+        self.known, self.length, self.place = (keys, values), length, place
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
 
     def get_seq_length(self) -> int:
-        return self.keys.shape[2]
+        return self.length
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self._after(self.keys, key_states), self._after(self.values, value_states)
+        return self._after(self.known[0], key_states), self._after(self.known[1], value_states)
 
-    def _after(self, before: Tensor, new: Tensor) -> Tensor:
-        # One text needs no copy of its prefix for every row.
-        rows = before.expand(len(new), -1, -1, -1) if len(before) == 1 else before.index_select(0, self.texts)
-        return torch.cat([rows, new], dim=2)
+    def _after(self, known: Tensor, new: Tensor) -> Tensor:
+        if self.place is None:  # one text: its prefix needs no copy for every row
+            before = known[:, :, : self.length].expand(len(new), -1, -1, -1)
+        else:
+            before = known.transpose(1, 2)[self.place].transpose(1, 2)
+        return torch.cat([before, new], dim=2)

@@ -1,6 +1,7 @@
 """Layer saliency: the scores of a hidden layer, read back as words of the input by a language model head."""
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from salience.batching import chunks, pack
 from salience.erasure import Replacement, replaced, usual
-from salience.errors import BadInput, BadModel, UnsupportedModel, choose
+from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel, choose
 from salience.methods import quadrature
 from salience.methods.attention import SIGNS, Sign, numbered
 from salience.methods.gradient import reduced
@@ -198,15 +199,22 @@ def coherence(model: Model, texts: Sequence[Text], *, head: str | LanguageHead |
     [0.99, 0.99, 0.96, 0.71, 0.34]
     """
     lm = find_head(model, head)
-    sums = torch.zeros(model.layers + 1, 3, dtype=torch.float64)
+    sums: dict[int, Tensor] = {}
     tokens = 0
+    for batch in _batches(model, texts):
+        tokens += int(batch.content.sum())
+        hidden = forward(model, batch, hidden=True).hidden
+        for layer, h in enumerate(hidden):
+            if h.shape[-1] == hidden[-1].shape[-1]:  # a pooled model's embeddings may be narrower than its states
+                found = _recovered(lm, h[batch.content], batch.ids[batch.content], model.budget)
+                sums[layer] = sums.get(layer, 0) + found
+    return [Coherence(layer, *(total / tokens).tolist()) for layer, total in sums.items()]
+
+
+def _batches(model: Model, texts: Sequence[Text]) -> Iterator[Batch]:
     encoded = model.encode(texts)
     for rows in pack([len(e) for e in encoded], model.budget):
-        batch = model.batch([encoded[i] for i in rows])
-        tokens += int(batch.content.sum())
-        for layer, h in enumerate(forward(model, batch, hidden=True).hidden):
-            sums[layer] += _recovered(lm, h[batch.content], batch.ids[batch.content], model.budget)
-    return [Coherence(layer, *means) for layer, means in enumerate((sums / tokens).tolist())]
+        yield model.batch([encoded[i] for i in rows])
 
 
 def _recovered(
@@ -225,11 +233,17 @@ def _automatic(model: Model, head: LanguageHead) -> int:
     """The deepest layer whose coherence is within the tolerance of the best, measured once on the bundled sample."""
     version = sum(p._version for p in model.module.parameters())  # training changes it
     if version not in head.layers:
-        lines = files("salience.models.bundled").joinpath("sample.jsonl").read_text("utf-8").splitlines()
-        curve = coherence(model, [json.loads(line)["text"] for line in lines], head=head)[1:]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TruncatedText)  # these are not the caller's texts
+            curve = [c for c in coherence(model, _sample(), head=head) if c.layer]
         best = max(c.log_probability for c in curve)
         head.layers[version] = max(c.layer for c in curve if c.log_probability >= best - TOLERANCE)
     return head.layers[version]
+
+
+def _sample() -> list[str]:
+    lines = files("salience.models.bundled").joinpath("sample.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines]
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,8 +321,7 @@ def fit_head(
 
 
 def _last_states(model: Model, texts: Sequence[Text]) -> tuple[Float[Tensor, "n k"], Int[Tensor, " n"]]:
-    encoded = model.encode(texts)
-    batches = [model.batch([encoded[i] for i in rows]) for rows in pack([len(e) for e in encoded], model.budget)]
+    batches = list(_batches(model, texts))
     states = [forward(model, b, hidden=True).hidden[-1][b.mask].float() for b in batches]
     return torch.cat(states), torch.cat([b.ids[b.mask] for b in batches])
 

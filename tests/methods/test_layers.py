@@ -1,0 +1,429 @@
+"""Layer saliency against its formula with whole n × V matrices, and language model heads against their own models."""
+
+import dataclasses
+import itertools
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForMaskedLM
+
+import salience
+from salience.errors import BadInput, BadModel, UnsupportedModel
+from salience.explainer import targets
+from salience.methods.layers import TOLERANCE, FittedHead, _sample, coherence, fit_head, layer_saliency
+from salience.models.huggingface.head import beheaded
+from salience.models.huggingface.hooks import hidden_states
+from salience.passes import differentiate, forward
+from salience.types import Attribution, Batch, Model, Target, Targets
+from shapes import CORPUS, LANGUAGE_MODELS, TEXTS, _config, build, tokenizer
+
+MASKED = ("bert", "roberta", "xlm_roberta", "distilbert", "albert", "electra", "deberta_v2", "modernbert")
+CAUSAL = ("gpt2", "llama", "qwen3")
+
+
+def language_model(shape: str, **options: object) -> torch.nn.Module:
+    torch.manual_seed(1)
+    config = _config(shape, 160)
+    config.initializer_range = 0.3
+    for name, value in options.items():
+        setattr(config, name, value)
+    return (AutoModelForCausalLM if shape in CAUSAL else AutoModelForMaskedLM).from_config(config).eval()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier with its masked-LM head beside it in one file, as the bundled model is stored."""
+    path = tmp_path_factory.mktemp("checkpoint")
+    classifier = build("bert")
+    torch.manual_seed(2)
+    head = BertForMaskedLM(classifier.module.config).state_dict()
+    classifier.module.save_pretrained(path)
+    classifier.tokenizer.save_pretrained(path)
+    weights = load_file(path / "model.safetensors")
+    kept = ("cls.predictions.bias", "cls.predictions.transform")
+    extra = {k: v + 0.3 * torch.randn_like(v) for k, v in head.items() if k.startswith(kept)}
+    save_file({**weights, **extra}, path / "model.safetensors", metadata={"format": "pt"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return salience.load(folder)
+
+
+def of(model: Model, texts: tuple[str, ...] = TEXTS) -> tuple[Batch, Targets]:
+    batch = model.batch(model.encode(texts))
+    return batch, targets(model, Target(), forward(model, batch).logits)
+
+
+def run(model: Model, texts: tuple[str, ...] = TEXTS, **settings: object) -> Attribution:
+    found = layer_saliency(model, *of(model, texts), **settings)
+    assert isinstance(found, Attribution)
+    return found
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-5) -> bool:
+    return bool((a.double() - b.double()).abs().max() <= tolerance * b.abs().max())
+
+
+# --- heads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [*MASKED, *CAUSAL])
+def test_the_head_alone_gives_the_language_models_own_logits(shape: str):
+    lm = language_model(shape)
+    ids = torch.randint(5, 150, (2, 7))
+    with torch.no_grad(), hidden_states(lm, None) as states:
+        expected = lm(input_ids=ids).logits.flatten(0, 1)
+    head = beheaded(lm, "own")
+    assert (head(states[-1].flatten(0, 1)) - expected).abs().max() <= 1e-6
+    some = torch.tensor([3, 77, 9])
+    assert head.decoder is not None
+    assert (head(states[-1].flatten(0, 1), some) - expected[:, some]).abs().max() <= 1e-5
+    assert sum(p.numel() for p in head.module.parameters()) < sum(p.numel() for p in lm.parameters()) / 2
+
+
+def test_debertas_newer_head_multiplies_with_the_word_embeddings():
+    lm = language_model("deberta_v2", legacy=False)
+    ids = torch.randint(5, 150, (1, 7))
+    with torch.no_grad(), hidden_states(lm, None) as states:
+        expected = lm(input_ids=ids).logits[0]
+    head = beheaded(lm, "own")
+    assert head.decoder is None
+    assert torch.equal(head(states[-1][0]), expected)
+    assert torch.equal(head(states[-1][0], torch.tensor([8])), expected[:, 8:9])
+
+
+@pytest.mark.parametrize("shape", CAUSAL)
+def test_a_decoders_last_layer_decodes_to_what_it_would_say_next(shape: str):
+    model = build(f"{shape}_lm")
+    batch, _ = of(model, TEXTS[:1])
+    output = forward(model, batch, hidden=True)
+    assert close(model.lm_head()(output.hidden[-1][0])[-1:], output.logits)
+
+
+def test_finding_a_head_leaves_the_language_model_as_it_was():
+    model = build("gpt2_lm")
+    before = [(n, m.training, len(m._forward_hooks), sorted(vars(m))) for n, m in model.module.named_modules()]
+    weights = {n: (p.data_ptr(), p._version, p.requires_grad) for n, p in model.module.named_parameters()}
+    run(model, layer=2)
+    run(model, layer=2, decode="restricted")
+    assert [(n, m.training, len(m._forward_hooks), sorted(vars(m))) for n, m in model.module.named_modules()] == before
+    assert {n: (p.data_ptr(), p._version, p.requires_grad) for n, p in model.module.named_parameters()} == weights
+
+
+def test_the_head_stored_beside_a_classifier_is_found(folder: Path, model: Model):
+    lm = BertForMaskedLM.from_pretrained(folder).eval()
+    batch, _ = of(model, TEXTS[:1])
+    with torch.no_grad():
+        expected = lm(input_ids=batch.ids, attention_mask=batch.mask.long()).logits[0]
+    h = forward(model, batch, hidden=True).hidden[-1][0]
+    assert (model.lm_head()(h) - expected).abs().max() <= 1e-6
+    assert model.lm_head() is model.lm_head()
+    assert run(model, layer=2).settings["head"] == "own"
+
+
+def test_a_head_can_be_named(folder: Path, model: Model):
+    bare = build("bert")
+    found = run(bare, layer=2, head=str(folder))
+    assert found.settings["head"] == str(folder)
+    assert torch.equal(found.scores, run(model, layer=2).scores)
+
+
+def test_loading_a_head_draws_no_random_numbers(folder: Path):
+    model = salience.load(folder)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model.lm_head()
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("shape", ["bert", "pooled_bilstm"])
+def test_without_a_head_all_remedies_are_named(shape: str):
+    model = build(shape)
+    with pytest.raises(UnsupportedModel, match=r"(?s)fit_head.*decode='identity'"):
+        run(model, layer=1)
+    assert run(model, layer=1, decode="identity").settings["head"] is None
+    assert run(model, layer=0).settings["head"] is None
+
+
+def test_a_checkpoint_without_a_head_is_refused(tmp_path: Path):
+    bare = build("bert")
+    bare.module.save_pretrained(tmp_path)
+    bare.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"holds no LM head.*head='bert-base-uncased'"):
+        run(salience.load(tmp_path), layer=1)
+
+
+def test_a_head_for_another_vocabulary_is_refused(tmp_path: Path, folder: Path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    tokenizer("bpe").save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match="another vocabulary"):
+        run(build("bert"), layer=1, head=str(tmp_path))
+    with pytest.raises(BadModel, match="no LM head can be loaded from /nowhere"):
+        run(build("bert"), layer=1, head="/nowhere")
+
+
+# --- the formula ---------------------------------------------------------------------------------------------------
+
+
+def literal(
+    model: Model, text: str, layer: int, decode: str, normalise: str | None, position: float
+) -> tuple[Tensor, float]:
+    """D v with the whole matrix P of n × V, entry by entry, for one text; and the size of its largest term of a word."""
+    batch, target = of(model, (text,))
+    with torch.enable_grad():
+        states = dict[int, Tensor]()
+
+        def keep(number: int, h: Tensor) -> Tensor:
+            states[number] = h.detach().requires_grad_() if number == layer else h
+            return states[number]
+
+        f = target(model(batch, edit_hidden=keep).logits)[0]
+        (g,) = torch.autograd.grad(f, states[layer])
+    h = states[layer].detach()[0]
+    ids = batch.ids[0].tolist()
+    n = range(len(ids))
+    v = [float((g[0, i].double() * h[i].double()).sum()) for i in n]
+    logits = model.lm_head()(h).double()
+    if decode == "softmax":
+        P = logits.softmax(1)
+    elif decode == "restricted":
+        P = torch.zeros_like(logits)
+        for i in n:
+            total = sum(float(logits[i, w].exp()) for w in set(ids))
+            for w in set(ids):
+                P[i, w] = logits[i, w].exp() / total
+    else:
+        P = logits
+    D = [[float(P[i, ids[t]]) * ((1 - position) + position * (i == t)) for i in n] for t in n]
+    if normalise == "rows":
+        D = [[x / sum(row) for x in row] for row in D]
+    if normalise == "columns":
+        D = [[D[t][i] / sum(D[u][i] for u in n) for i in n] for t in n]
+    s = [sum(D[t][i] * v[i] for i in n) for t in n]
+    content = [t for t in n if not batch.special[0, t]]
+    scale = max(abs(D[t][i] * v[i]) for t in content for i in n)
+    return torch.tensor([s[t] if t in content else 0.0 for t in n]), scale
+
+
+GRID = [
+    (decode, normalise, position)
+    for decode, normalise, position in itertools.product(
+        ("softmax", "restricted", "logits"), (None, "rows", "columns"), (0.0, 0.4)
+    )
+    if decode != "logits" or normalise is None
+]
+
+
+@pytest.mark.parametrize(("decode", "normalise", "position"), GRID)
+def test_scores_follow_the_formula(model: Model, decode: str, normalise: str | None, position: float):
+    model.module.eval()
+    for layer in (1, 2, 3):
+        options = {"layer": layer, "decode": decode, "normalise": normalise, "position": position}
+        signed, positive = (run(model, sign=sign, **options).scores for sign in ("signed", "positive"))
+        for row, text in enumerate(TEXTS):
+            expected, scale = literal(model, text, layer, decode, normalise, position)
+            assert (signed[row, : len(expected)] - expected).abs().max() <= 1e-4 * scale
+        assert torch.equal(positive, signed.relu())
+
+
+@pytest.mark.parametrize("shape", LANGUAGE_MODELS)
+def test_decoders_follow_the_formula_too(shape: str):
+    model = build(shape)
+    model.module.eval()
+    got = run(model, TEXTS[:1], layer=2, sign="signed").scores[0]
+    expected, scale = literal(model, TEXTS[0], 2, "softmax", None, 0.0)
+    assert (got - expected).abs().max() <= 1e-4 * scale
+
+
+def test_layer_0_and_identity_are_not_decoded(model: Model):
+    batch, target = of(model)
+    seen = differentiate(model, batch, target, needs=salience.passes.Needs.HIDDEN)
+    for layer, decode in ((0, "softmax"), (2, "identity")):
+        v = (seen.output.hidden[layer] * seen.hidden_gradient[layer]).sum(-1) * batch.content
+        assert close(run(model, layer=layer, decode=decode, sign="signed").scores, v)
+    norms = seen.hidden_gradient[2].norm(dim=-1) * batch.content
+    assert close(run(model, layer=2, decode="identity", score="gradient").scores, norms)
+
+
+def test_columns_that_sum_to_one_keep_the_whole_contribution(model: Model):
+    """Each position's contribution is shared out among the words; only the part of special tokens is left out."""
+    batch, target = of(model)
+    special = dataclasses.replace(batch, special=~batch.mask)
+    found = layer_saliency(model, special, target, layer=2, normalise="columns", sign="signed").scores
+    whole = layer_saliency(model, special, target, layer=2, decode="identity", sign="signed").scores
+    assert close(found.sum(1), whole.sum(1))
+
+
+def test_repeated_words_score_alike_unless_told_apart(model: Model):
+    text = ("truly awful, truly bad",)
+    tokens = model.encode(text)[0].tokens
+    first, second = (i for i, t in enumerate(tokens) if t == "truly")
+    alike = run(model, text, layer=2, sign="signed").scores[0]
+    apart = run(model, text, layer=2, sign="signed", position=0.5).scores[0]
+    assert alike[first] == alike[second]
+    assert apart[first] != apart[second]
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_integrated_gradients_at_a_layer_are_complete(model: Model, layer: int):
+    found = run(model, layer=layer, decode="identity", score="integrated_gradients", nodes=60, sign="signed")
+    change = run(model, layer=layer, decode="identity", score="integrated_gradients", nodes=1).gaps["completeness"]
+    assert found.gaps["completeness"].abs().max() < 1e-3
+    assert change.abs().max() > 1e-2, "one node would do: the test could not fail"
+    assert found.settings["baseline"] == "mask"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decode": "softmax"},
+        {"decode": "restricted", "normalise": "columns"},
+        {"decode": "logits"},
+        {"score": "integrated_gradients", "nodes": 3},
+    ],
+)
+def test_company_and_budget_change_nothing(model: Model, options: dict[str, object]):
+    many = run(model, layer=2, sign="signed", **options).scores
+    small = run(dataclasses.replace(model, budget=3), layer=2, sign="signed", **options).scores
+    assert close(small, many)
+    for row, text in enumerate(TEXTS):
+        alone = run(model, (text,), layer=2, sign="signed", **options).scores[0]
+        assert close(many[row, : len(alone)], alone)
+        assert (many[row, len(alone) :] == 0).all()
+
+
+def test_all_layers_cost_one_forward_and_one_backward(model: Model):
+    model.lm_head()
+    passes = {"forward": 0, "backward": 0}
+
+    def count(kind: str) -> None:
+        passes[kind] += 1
+
+    last = model.module.classifier
+    handles = [
+        last.register_forward_hook(lambda *_: count("forward")),
+        last.register_full_backward_hook(lambda *_: count("backward")),
+    ]
+    found = salience.explain(model, TEXTS[0], "layer_saliency", layer="all")
+    for handle in handles:
+        handle.remove()
+    assert [e.settings["layer"] for e in found] == [0, 1, 2, 3]
+    assert passes == {"forward": 1, "backward": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"layer": 4}, "has layers 0 to 3"),
+        ({"layer": 1, "position": 1.5}, "not between 0"),
+        ({"layer": 1, "decode": "logits", "normalise": "rows"}, "cannot be normalised"),
+        ({"layer": 1, "decode": "softmaxx"}, "Did you mean 'softmax'"),
+    ],
+)
+def test_wrong_settings_say_what_there_is(model: Model, options: dict[str, object], says: str):
+    with pytest.raises(BadInput, match=says):
+        salience.explain(model, TEXTS[0], "layer_saliency", **options)
+
+
+# --- coherence and the automatic layer --------------------------------------------------------------------------------
+
+
+def test_coherence_by_loops(model: Model):
+    found = coherence(model, TEXTS)
+    for layer, got in enumerate(found):
+        logs, ranks = [], []
+        for text in TEXTS:
+            batch, _ = of(model, (text,))
+            logits = model.lm_head()(forward(model, batch, hidden=True).hidden[layer][0])
+            for i in range(1, batch.width - 1):
+                own = int(batch.ids[0, i])
+                logs.append(logits[i].log_softmax(0)[own].item())
+                ranks.append(1 + logits[i].argsort(descending=True).tolist().index(own))
+        assert got.layer == layer
+        assert got.log_probability == pytest.approx(sum(logs) / len(logs), rel=1e-4)
+        assert got.recovery == pytest.approx(ranks.count(1) / len(ranks))
+        assert got.reciprocal_rank == pytest.approx(sum(1 / r for r in ranks) / len(ranks))
+
+
+@pytest.mark.filterwarnings("ignore::salience.errors.TruncatedText")
+def test_the_automatic_layer_is_the_deepest_coherent_one_and_is_found_once(folder: Path):
+    model = salience.load(folder)
+    curve = [c.log_probability for c in coherence(model, _sample())]
+    best = max(curve[1:])
+    expected = next(n for n in (3, 2, 1) if curve[n] >= best - TOLERANCE)
+    first = run(model)
+    assert first.settings["layer"] == expected
+    assert torch.equal(first.scores, run(model, layer=expected).scores)
+    passes: list[int] = []
+    handle = model.module.classifier.register_forward_hook(lambda *_: passes.append(1))
+    run(model)
+    assert len(passes) == 2, "of() and the method itself make one pass each; a second search would make more"
+    with torch.no_grad():
+        model.module.classifier.bias.add_(1)
+    run(model)
+    handle.remove()
+    assert len(passes) > 4, "changed weights ask for a new search"
+
+
+# --- fitted heads -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def fitted(shape: str) -> tuple[Model, FittedHead]:
+    model = build(shape)
+    return model, fit_head(model, list(dict.fromkeys(CORPUS)) * 4, steps=400, rate=0.03)
+
+
+@pytest.mark.parametrize("shape", ["bert", "pooled_bilstm"])
+def test_a_fitted_head_recovers_the_input(shape: str):
+    model, head = fitted(shape)
+    assert head.recovery > 0.8
+    assert coherence(model, TEXTS, head=head)[-1].recovery > 0.8
+    found = run(model, layer=1, head=head)
+    assert found.settings["head"] == "fitted"
+    assert found.settings["recovery"] == head.recovery
+    assert found.scores.abs().max() > 0
+
+
+def test_a_fitted_head_survives_a_file(tmp_path: Path):
+    model, head = fitted("bert")
+    head.save(tmp_path / "head.safetensors")
+    again = run(model, layer=2, head=str(tmp_path / "head.safetensors"))
+    assert torch.equal(again.scores, run(model, layer=2, head=head).scores)
+    assert again.settings["recovery"] == head.recovery
+    with pytest.raises(BadModel, match="fitted to another model"):
+        run(build("bert"), layer=1, head=_other(tmp_path))
+
+
+def _other(folder: Path) -> str:
+    """The file of a head with a smaller vocabulary."""
+    tensors = load_file(folder / "head.safetensors")
+    save_file({**tensors, "bias": tensors["bias"][:50]}, folder / "other.safetensors", metadata={"recovery": "1.0"})
+    return str(folder / "other.safetensors")
+
+
+def test_fitting_is_repeatable_and_changes_neither_model_nor_random_numbers():
+    model = build("bert")
+    before = {n: (p.clone(), p.requires_grad) for n, p in model.module.named_parameters()}
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    one, two = (fit_head(model, CORPUS[:30], steps=3, seed=7) for _ in range(2))
+    assert torch.equal(torch.rand(2), expected)
+    assert torch.equal(one.bias, two.bias)
+    assert all(
+        torch.equal(p, before[n][0]) and p.requires_grad == before[n][1] for n, p in model.module.named_parameters()
+    )
+
+
+def test_a_head_cannot_be_fitted_on_next_to_nothing():
+    with pytest.raises(BadInput, match="cannot be fitted on 1 texts"):
+        fit_head(build("bert"), TEXTS[:1])

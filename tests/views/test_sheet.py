@@ -37,6 +37,16 @@ def test_layers_of_one_method_are_one_row():
     assert sheet.single == [sheet.rows[1][0]]
 
 
+def test_layers_need_not_agree_in_what_the_method_chose_itself():
+    a, b = (made(method="layer_saliency", settings={"layer": n, "decode": d}) for n, d in ((0, "none"), (1, "softmax")))
+    assert [len(row) for row in sheets([a, b])[0].rows] == [2]
+
+
+def test_the_same_layer_twice_is_not_a_heat_map():
+    a, b = (made(method="attention", settings={"layer": 2, "heads": heads}) for heads in ("mean", "max"))
+    assert [len(row) for row in sheets([a, b])[0].rows] == [1, 1]
+
+
 def test_a_row_is_named_by_what_tells_it_from_its_rivals():
     (sheet,) = sheets([made(settings={"nodes": 5, "rule": "left"}), made(settings={"nodes": 9, "rule": "left"})])
     assert [sheet.title(e) for e in sheet.single] == [

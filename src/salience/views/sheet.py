@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from math import isclose
 from typing import Any, Literal
 from unicodedata import bidirectional, category
@@ -66,7 +65,23 @@ def sheets(explanations: Sequence[Explanation]) -> list[Sheet]:
             groups[-1].append(e)
         else:
             groups.append([e])
-    return [Sheet(tuple(tuple(row) for _, row in groupby(group, _row_key))) for group in groups]
+    return [Sheet(tuple(_rows(group))) for group in groups]
+
+
+def _rows(group: Sequence[Explanation]) -> list[tuple[Explanation, ...]]:
+    """One method at ever deeper layers is one row. Other settings may differ, as a method may choose them by layer."""
+    rows: list[tuple[Explanation, ...]] = []
+    for e in group:
+        if rows and rows[-1][-1].method == e.method and _deeper(rows[-1][-1], e):
+            rows[-1] += (e,)
+        else:
+            rows.append((e,))
+    return rows
+
+
+def _deeper(a: Explanation, b: Explanation) -> bool:
+    before, after = a.settings.get("layer"), b.settings.get("layer")
+    return isinstance(before, int) and isinstance(after, int) and before < after
 
 
 def _same(a: Explanation, b: Explanation) -> bool:
@@ -75,12 +90,6 @@ def _same(a: Explanation, b: Explanation) -> bool:
 
 def _repeats(a: Explanation, b: Explanation) -> bool:
     return a.method == b.method and dict(a.settings) == dict(b.settings)
-
-
-def _row_key(e: Explanation) -> tuple[str, str, object]:
-    """Explanations with the same key differ in their layer alone. Without a layer the key is the explanation's own."""
-    rest = {k: v for k, v in e.settings.items() if k != "layer"}
-    return e.method, repr(sorted(rest.items())), None if "layer" in e.settings else repr(e.settings)
 
 
 def pieces(explanation: Explanation, level: str = "word") -> list[Piece]:

@@ -449,7 +449,7 @@ def test_fused_kernels_are_refused():
 
 def test_bad_settings_are_named():
     with pytest.raises(BadInput, match="Did you mean 'attnlrp'"):
-        run(lrp, model_of("bert"), rules="attn_lrp")
+        relevance("attn_lrp", 0.0, 0.0)
     with pytest.raises(BadInput, match="epsilon=-1"):
         run(lrp, model_of("bert"), epsilon=-1.0)
 

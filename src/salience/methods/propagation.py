@@ -49,9 +49,7 @@ def lrp(
     # A pooled model's attention weighs its states as a gate does, and gates get nothing (Arras et al. 2017).
     rules = rules or ("cp" if isinstance(model, Pooled) else "attnlrp")
     epsilon = (1e-3 if isinstance(model, Pooled) else 1e-6) if epsilon is None else epsilon
-    if epsilon < 0 or gamma < 0:
-        raise BadInput(f"epsilon={epsilon} and gamma={gamma} must not be negative")
-    table = relevance(choose(rules, RULES, "rules"), epsilon, gamma)
+    table = relevance(rules, epsilon, gamma)
     whole = None if rules == "conservative" else _identity
     within = following(model.module, table, whole)
     seen = differentiate(model, batch, target, needs=_SEEN, within=within)
@@ -75,6 +73,9 @@ def _started(target: Targets, logits: Float[Tensor, "b c"]) -> Float[Tensor, " b
 
 def relevance(rules: str, epsilon: float, gamma: float) -> op.Table:
     """The stand-ins of one set of rules."""
+    choose(rules, RULES, "rules")
+    if epsilon < 0 or gamma < 0:
+        raise BadInput(f"epsilon={epsilon} and gamma={gamma} must not be negative")
     linear = partial(_linear, epsilon=epsilon, gamma=gamma)
     table: dict[Callable[..., Any], Callable[..., Any]] = {
         fn.linear: linear,

@@ -83,10 +83,17 @@ def test_unknown_level():
         pieces(made(), "words")
 
 
-def test_gaps_are_told_as_a_share_of_the_explained_number():
+def test_gaps_are_told_as_a_share_of_what_they_are_gaps_of():
     assert notes(made()) == ["completeness gap 0.3 % of f (+0.0075)"]
-    assert notes(made(gaps={"completeness": 1e-9})) == ["completeness gap under 0.01 % of f"]
+    assert notes(made(gaps={"efficiency": 1e-9})) == ["efficiency gap under 0.01 % of f (+1e-09)"]
+    assert notes(made(gaps={"conservation": -12.5})) == ["conservation gap 500 % of f (-12.5)"]
+    assert notes(made(gaps={"error": 0.01})) == ["expected error of a score 0.5 % of the strongest"]
+    assert notes(made(gaps={"fit": 0.125})) == ["the fitted line misses 12 % of what it was fitted to"]
+    assert notes(made(gaps={"my_own": 0.125})) == ["my own gap +0.125"]
     assert notes(made(value=0.0)) == ["completeness gap +0.0075"]
+
+
+def test_a_text_that_was_not_read_whole_is_told():
     assert notes(made(gaps={}, seen=6)) == ["the model read 6 of the text's 30 characters"]
 
 

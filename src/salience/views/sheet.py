@@ -123,18 +123,31 @@ def _tokens(e: Explanation) -> Iterator[tuple[int, int, float, str]]:
 
 def notes(explanation: Explanation) -> list[str]:
     """What the reader should know of these scores: the gaps, and whether the model read the whole text."""
-    found = [_gap(name, gap, explanation.value) for name, gap in explanation.gaps.items()]
+    found = [_gap(name, gap, explanation) for name, gap in explanation.gaps.items()]
     if explanation.seen is not None:
         found.append(f"the model read {explanation.seen} of the text's {len(explanation.text)} characters")
     return found
 
 
-def _gap(name: str, gap: float, value: float) -> str:
-    words = f"{name.replace('_', ' ')} gap"
-    if value == 0:
-        return f"{words} {gap:+.3g}"
-    percent = 100 * abs(gap / value)
-    return f"{words} under 0.01 % of f" if percent < 0.01 else f"{words} {percent:.2g} % of f ({gap:+.3g})"
+SUMS = ("completeness", "conservation", "efficiency")
+"""Gaps of a sum of scores from what it should be; they have the unit of the explained number, called f."""
+
+
+def _gap(name: str, gap: float, e: Explanation) -> str:
+    """A gap beside what it is a share of. A name that is not known here is told with its bare number."""
+    strongest = max(map(abs, e.scores), default=0.0)
+    if name in SUMS and e.value:
+        return f"{name} gap {_percent(gap / e.value)} of f ({gap:+.3g})"
+    if name == "error" and strongest:
+        return f"expected error of a score {_percent(gap / strongest)} of the strongest"
+    if name == "fit":
+        return f"the fitted line misses {_percent(gap)} of what it was fitted to"
+    return f"{name.replace('_', ' ')} gap {gap:+.3g}"
+
+
+def _percent(share: float) -> str:
+    percent = 100 * abs(share)
+    return "under 0.01 %" if percent < 0.01 else f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
 def explained(explanation: Explanation) -> str:

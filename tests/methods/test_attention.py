@@ -1,7 +1,7 @@
 """Attention methods against slow, literal versions of their papers' formulas."""
 
 from functools import cache
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -195,9 +195,9 @@ def test_flow_of_a_model(shape: str):
 
 def test_flow_is_quick_for_50_tokens_and_6_layers():
     steps = np.random.default_rng(0).dirichlet(np.full(50, 0.3), (6, 50))
-    start = perf_counter()
+    start = process_time()
     _maximum_flows(steps, np.eye(50)[0])
-    assert perf_counter() - start < 10  # about half a second on a quiet machine
+    assert process_time() - start < 2  # measured: 0.04 seconds
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -176,7 +176,7 @@ def test_a_head_for_another_vocabulary_is_refused(tmp_path: Path, folder: Path):
 def literal(
     model: Model, text: str, layer: int, decode: str, normalise: str | None, position: float
 ) -> tuple[Tensor, float]:
-    """D v with the whole matrix P of n × V, entry by entry, for one text; and the size of its largest term of a word."""
+    """D v with the whole matrix P of n × V, entry by entry, for one text; and the size of a word's largest term."""
     batch, target = of(model, (text,))
     with torch.enable_grad():
         states = dict[int, Tensor]()

@@ -1,0 +1,307 @@
+"""Measure salience against the passes it cannot do without, and against its peers.
+
+python -m benchmarks.run                         everything
+python -m benchmarks.run --only gradient         one benchmark, or several
+python -m benchmarks.run --peers-python PYTHON   with the interpreter of an environment that holds the peers
+"""
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from subprocess import run as call
+from time import perf_counter
+from typing import Any
+
+import captum.attr
+import numpy as np
+import torch
+import transformers
+from benchmarks import setting
+from benchmarks.setting import Raw, race, ratio
+from scipy.stats import spearmanr
+
+import salience
+from salience.erasure import replaced
+from salience.explainer import explain
+from salience.models.huggingface import HuggingFace
+from salience.types import Batch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number with what it is to be. ``limit`` is None where nothing is promised."""
+
+    benchmark: str
+    what: str
+    value: float
+    unit: str = "×"
+    limit: str | None = None
+
+    @property
+    def kept(self) -> bool | None:
+        if self.limit is None:
+            return None
+        sign, bound = self.limit.split()
+        return self.value <= float(bound) if sign == "≤" else self.value >= float(bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    model: HuggingFace
+    folder: Path
+    short: list[str]
+    long: list[str]
+    repeats: int
+    peers: str | None
+
+
+def gradient(s: Setup) -> Iterator[Figure]:
+    """One forward and one backward pass."""
+    for name, found in (("short", s.short), ("long", s.long)):
+        raw = Raw.of(s.model, found)
+        runners = {m: partial(explain, s.model, found, m) for m in ("gradient", "input_x_gradient")}
+        times = race({**runners, "raw": raw.gradients}, s.repeats)
+        for method in runners:
+            yield Figure("gradient", f"{method} by raw passes, {name}", ratio(times, method, "raw"), limit="≤ 1.10")
+
+
+def integrated_gradients_50(s: Setup) -> Iterator[Figure]:
+    """A fixed number of nodes, against exactly those passes."""
+    for name, found in (("short", s.short[::4]), ("long", s.long[::4])):
+        raw = Raw.of(s.model, found)
+        runners = {
+            "ours": partial(explain, s.model, found, "integrated_gradients", nodes=50),
+            "raw": partial(raw.path, 50),
+        }
+        times = race(runners, s.repeats)
+        what = f"integrated_gradients with 50 nodes by raw passes, {name}"
+        yield Figure("integrated_gradients_50", what, ratio(times, "ours", "raw"), limit="≤ 1.05")
+
+
+def integrated_gradients(s: Setup) -> Iterator[Figure]:
+    """Nodes chosen per text, against captum's default of 50 for the same baseline; and how true the scores are."""
+    found = s.short[::2]
+    times = race(
+        {
+            "ours": partial(explain, s.model, found, "integrated_gradients"),
+            "captum": partial(by_captum, s.model, found),
+        },
+        max(1, s.repeats // 2),
+    )
+    yield Figure("integrated_gradients", "time by captum's default", ratio(times, "ours", "captum"), limit="≤ 0.65")
+    ours = explain(s.model, found, "integrated_gradients")
+    exact = explain(s.model, found, "integrated_gradients", nodes=300)
+    pairs = [(np.array(a.scores), np.array(b.scores)) for a, b in zip(ours, exact, strict=True)]
+    errors = [np.abs(a - b).max() / np.abs(b).max() for a, b in pairs]
+    nodes = [e.settings["nodes"] for e in ours]
+    for what, value, unit, limit in (
+        ("error by the largest score, median", np.median(errors), "", "≤ 0.01"),
+        ("error by the largest score, 95th percentile", np.percentile(errors, 95), "", "≤ 0.03"),
+        ("rank correlation with 300 nodes, lowest", min(spearmanr(a, b).statistic for a, b in pairs), "", "≥ 0.98"),
+        ("nodes, mean", np.mean(nodes), "", None),
+        ("nodes, 95th percentile", np.percentile(nodes, 95), "", None),
+    ):
+        yield Figure("integrated_gradients", what, float(value), unit, limit)
+
+
+def by_captum(model: HuggingFace, texts: list[str], nodes: int = 50, internal: int | None = None) -> None:
+    """captum's IntegratedGradients text by text, as it is called on embeddings; all nodes of a text in one pass."""
+    for encoded in model.encode(texts):
+        batch = model.batch([encoded])
+        e, b = model.embed(batch), replaced(model, batch, batch.content, "mask")
+
+        def logits(at: torch.Tensor, batch: Batch = batch) -> torch.Tensor:
+            mask = batch.mask.long().expand(len(at), -1)
+            return model.module(inputs_embeds=at, attention_mask=mask).logits
+
+        with torch.no_grad():
+            label = int(logits(e).argmax())
+        ig = captum.attr.IntegratedGradients(logits)
+        ig.attribute(e, b, target=label, n_steps=nodes, internal_batch_size=internal)
+
+
+def occlusion(s: Setup) -> Iterator[Figure]:
+    """One forward pass per token."""
+    for name, found in (("short", s.short[::2]), ("long", s.long[::4])):
+        raw = Raw.of(s.model, found)
+        times = race({"ours": partial(explain, s.model, found, "occlusion"), "raw": raw.occlusions}, s.repeats)
+        yield Figure("occlusion", f"by raw passes, {name}", ratio(times, "ours", "raw"), limit="≤ 1.05")
+
+
+class Whole(HuggingFace):
+    """A decoder that reads every text from its beginning."""
+
+    def shares_prefix(self, batch: Batch) -> bool:  # noqa: ARG002
+        return False
+
+
+def prefix_sharing(s: Setup) -> Iterator[Figure]:
+    """Occlusion on a causal model, with what stands before the erased token computed once."""
+    sharing = setting.decoder(s.model.tokenizer)
+    whole = Whole(sharing.module, sharing.tokenizer, sharing.name, sharing.budget)
+    for name, found, limit in (("short", s.short[::2], "≥ 1.35"), ("long", s.long[::4], "≥ 1.7")):
+        models = {"sharing": sharing, "whole": whole}
+        times = race({n: partial(explain, m, found, "occlusion") for n, m in models.items()}, s.repeats)
+        yield Figure("prefix_sharing", f"speed-up of occlusion, {name}", ratio(times, "whole", "sharing"), limit=limit)
+
+
+def layer_saliency(s: Setup) -> Iterator[Figure]:
+    """Every layer's decoded scores, against one forward and one backward pass; and the four cheap methods at once."""
+    with setting.language_head(s.folder) as head:
+        for name, found in (("short", s.short), ("long", s.long)):
+            raw = Raw.of(s.model, found)
+            runners: dict[str, Callable[[], Any]] = {
+                decode: partial(explain, s.model, found, "layer_saliency", layer="all", decode=decode, head=head)
+                for decode in ("restricted", "softmax")
+            }
+            runners["raw"] = raw.gradients
+            runners["input_x_gradient"] = partial(explain, s.model, found, "input_x_gradient")
+            methods = ["gradient", "input_x_gradient", "attention", "layer_saliency"]
+            options = {"layer": "all", "decode": "restricted", "head": head}
+            runners["together"] = partial(explain, s.model, found, methods, **options)
+            times = race(runners, s.repeats)
+            for decode, limit in (("restricted", "≤ 1.25"), ("softmax", None)):
+                what = f"all layers, decode={decode}, by raw passes, {name}"
+                yield Figure("layer_saliency", what, ratio(times, decode, "raw"), limit=limit)
+            what = f"gradient, input_x_gradient, attention and all layers by input_x_gradient alone, {name}"
+            yield Figure("layer_saliency", what, ratio(times, "together", "input_x_gradient"), limit="≤ 1.30")
+
+
+def memory(s: Setup) -> Iterator[Figure]:
+    """The peak above the model's own, in a process of its own."""
+    text = max(s.long, key=len)
+    for who, nodes, limit in (("ours", 300, "≤ 300"), ("captum", 25, None)):
+        command = [sys.executable, "-m", "benchmarks.memory", str(s.folder), who, str(nodes)]
+        done = call(command, input=text, capture_output=True, text=True, check=True, cwd=setting.ROOT)
+        tokens, peak = json.loads(done.stdout.splitlines()[-1])
+        what = f"{who}: integrated gradients with {nodes} nodes on {tokens} tokens"
+        yield Figure("memory", what, peak, "MB", limit)
+
+
+def start(s: Setup) -> Iterator[Figure]:
+    """Importing the package and asking the command for help; neither may load torch."""
+    code = "import time; t = time.perf_counter(); import salience; print(time.perf_counter() - t)"
+    code += "; import sys; assert 'torch' not in sys.modules"
+    imports = [float(call([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)]
+    imports += [float(call([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)]
+    yield Figure("start", "import salience", 1000 * min(imports), "ms", "≤ 50")
+    command, seconds = Path(sys.executable).with_name("salience"), []
+    for _ in range(5):
+        began = perf_counter()
+        call([command, "--help"], capture_output=True, check=True)
+        seconds.append(perf_counter() - began)
+    yield Figure("start", "salience --help", median(seconds), "s", "≤ 0.3")
+
+
+def budget(s: Setup) -> Iterator[Figure]:
+    """Tokens per pass: time by that of 1024."""
+    sizes = (256, 512, 1024, 2048, 4096)
+    for name, found in (("short", s.short[::4]), ("long", s.long[::4])):
+        models = {str(n): HuggingFace(s.model.module, s.model.tokenizer, s.model.name, n) for n in sizes}
+        runners = {n: partial(explain, m, found, "integrated_gradients", nodes=20) for n, m in models.items()}
+        times = race(runners, s.repeats)
+        for n in runners:
+            yield Figure("budget", f"{n} tokens per pass by 1024, {name}", ratio(times, n, "1024"))
+
+
+def peers(s: Setup) -> Iterator[Figure]:
+    """Other packages on 8 sentences, against the method of ours that does the same."""
+    if s.peers is None:
+        print("  skipped: name an environment that holds the peers with --peers-python")
+        return
+    found = s.short[::8]
+    for peer, method, settings in (
+        ("shap", "kernel_shap", {}),
+        ("lime", "lime", {"samples": 1000}),
+        ("transformers_interpret", "integrated_gradients", {"nodes": 50}),
+        ("lxt", "lrp", {}),
+    ):
+        command = [s.peers, str(Path(__file__).with_name("peers.py")), peer, str(s.folder)]
+        done = call(command, input=json.dumps(found), capture_output=True, text=True, check=False)
+        said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-300:]}
+        if "error" in said:
+            print(f"  {peer} does not run: {said['error']}")
+            yield Figure("peers", f"{peer} does not run: {said['error'][:160]}", float("nan"))
+            continue
+        ours = race({"ours": partial(explain, s.model, found, method, **settings)}, 2)["ours"]
+        yield Figure("peers", f"{method} by {peer} {said['version']}", min(ours) / said["seconds"])
+
+
+BENCHMARKS: Mapping[str, Callable[[Setup], Iterator[Figure]]] = {
+    f.__name__: f
+    for f in (
+        start,
+        gradient,
+        integrated_gradients_50,
+        integrated_gradients,
+        occlusion,
+        prefix_sharing,
+        layer_saliency,
+        memory,
+        budget,
+        peers,
+    )
+}
+
+
+def main() -> None:
+    asked = arguments()
+    torch.set_num_threads(asked.threads)
+    folder = Path(asked.model) if asked.model else setting.minilm()
+    model = setting.classifier(folder)
+    s = Setup(model, folder, *setting.texts(model), asked.repeats, asked.peers_python)
+    for name in asked.only or BENCHMARKS:
+        print(name, flush=True)
+        figures = []
+        for figure in BENCHMARKS[name](s):
+            print(f"  {figure.what}: {figure.value:.3g} {figure.unit} {figure.limit or ''}", flush=True)
+            figures.append(figure)
+        write(name, figures, asked.threads)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--model", help="folder of a classifier or encoder, all-MiniLM-L6-v2 if absent")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peers-python", help="interpreter of an environment that holds shap, lime and the like")
+    return parser.parse_args()
+
+
+def write(name: str, figures: list[Figure], threads: int) -> None:
+    """One JSON file per benchmark, and one Markdown table of all that were ever run."""
+    RESULTS.mkdir(exist_ok=True)
+    about = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "captum": captum.__version__,
+        "salience": salience.__version__,
+        "machine": platform.machine(),
+        "threads": threads,
+    }
+    data = {"about": about, "figures": [{**asdict(f), "kept": f.kept} for f in figures]}
+    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    lines = ["| benchmark | figure | measured | promised | kept |", "|---|---|---|---|---|"]
+    for known in BENCHMARKS:
+        path = RESULTS / f"{known}.json"
+        lines += [_line(f) for f in json.loads(path.read_text("utf-8"))["figures"]] if path.exists() else []
+    (RESULTS / "table.md").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _line(figure: Mapping[str, Any]) -> str:
+    kept = {True: "yes", False: "no", None: ""}[figure["kept"]]
+    measured = "" if figure["value"] != figure["value"] else f"{figure['value']:.3g} {figure['unit']}"
+    return f"| {figure['benchmark']} | {figure['what']} | {measured} | {figure['limit'] or ''} | {kept} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -476,7 +477,7 @@ def run_label(args: argparse.Namespace) -> None:
     test_texts, test_labels = sst2(args.data, "test")
     found = accuracy(predict(score, encode(tokenizer, test_texts)), test_labels)
     note(args, teacher_test=f"{100 * found:.1f} %")
-    texts = unlabelled(args.data, args.label_limit)
+    texts = unlabelled(args.data, args.label_limit)[: args.label_count]
     print(f"teacher test {found:.4f}; {len(texts):,} texts", flush=True)
     begin = time.time()
     with open(args.work / "distil.jsonl", "w", encoding="utf-8") as handle:
@@ -493,20 +494,19 @@ def run_label(args: argparse.Namespace) -> None:
 # ---------------------------------------------------------------- distillation
 
 
-def distilled(args: argparse.Namespace) -> tuple[list[str], Tensor]:
-    """Pseudo-labelled texts and the teacher's margin, positive minus negative."""
+def distilled(args: argparse.Namespace, count: int) -> tuple[list[str], Tensor]:
+    """The first pseudo-labelled texts and the teacher's margins, positive minus negative."""
     texts, margins = [], []
     with open(args.work / "distil.jsonl", encoding="utf-8") as handle:
-        for line in handle:
+        for line in islice(handle, count):
             row = json.loads(line)
             texts.append(row["text"])
             margins.append(row["logits"][1] - row["logits"][0])
-    note(args, labelled=f"{len(texts):,}")
     return texts, torch.tensor(margins).clamp(-5, 5)
 
 
-def gold_cycle(items: list[list[int]], size: int) -> Iterator[list[int]]:
-    """Endless batches of indices into the gold items."""
+def cycle_batches(items: list[list[int]], size: int) -> Iterator[list[int]]:
+    """Endless batches of indices, of about equal length each."""
     while True:
         yield from by_length(items, size)
 
@@ -516,13 +516,13 @@ def run_distil(args: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(args)
     student = new_student(0.1)
     student.load_state_dict(torch.load(args.work / args.mlm_name))
-    texts, margins = distilled(args)
+    texts, margins = distilled(args, args.distil_texts)
     items = encode(tokenizer, texts, 64)
     pairs = gold(args.data)
     gold_items = encode(tokenizer, [text for text, _ in pairs], 96)
     gold_targets = torch.tensor([target for _, target in pairs])
-    documents = random.sample(reviews(args.data), 2000)
-    long_items = encode(tokenizer, [row["text"] for row in documents], 256)
+    documents = [] if args.short else random.sample(reviews(args.data), 2000)
+    long_items = encode(tokenizer, [row["text"] for row in documents], 256) if documents else []
     long_targets = torch.tensor([0.05 + 0.9 * row["label"] for row in documents])
     packed = pieces(tokenizer, [row["text"] for row in documents] + treebank(args.data), 128)
     plain = mlm_batches(packed, packed, 1536, args.seed)
@@ -535,43 +535,42 @@ def run_distil(args: argparse.Namespace) -> None:
 
     steps = Steps(student, args.distil_rate)
     generator = torch.Generator().manual_seed(args.seed)
-    golds, longs = gold_cycle(gold_items, 32), gold_cycle(long_items, 4)
-    total = args.distil_epochs * math.ceil(len(items) / 32)
-    step, best, begin = 0, 0.0, time.time()
-    for _epoch in range(args.distil_epochs):
-        student.train()
-        for batch in by_length(items, 32):
-            step += 1
-            used = (time.time() - begin) / 60 / args.distil_minutes if args.distil_minutes else 0.0
-            progress = max(step / total, used)
-            ids, mask = pad([items[i] for i in batch])
-            logits = pooled(ids, mask)
-            loss = functional.mse_loss(logits[:, 1] - logits[:, 0], margins[batch]) * 0.3
-            picked = next(golds)
-            ids, mask = pad([gold_items[i] for i in picked])
-            loss = loss + soft_loss(pooled(ids, mask), gold_targets[picked])
-            if step % 12 == 5:
-                picked = next(longs)
-                ids, mask = pad([long_items[i] for i in picked])
-                loss = loss + 0.5 * soft_loss(pooled(ids, mask), long_targets[picked])
-            if step % 4 == 1:
-                ids = next(plain)
-                noisy, chosen = corrupt(ids, 0.2, generator)
-                loss = loss + 0.3 * functional.cross_entropy(mlm_logits(student, noisy, chosen), ids[chosen])
-            loss.backward()
-            steps.step(progress, hold=0.2)
-            if step % 50 == 0:
-                print(f"distil {step}/{total} {progress:.3f} {time.time() - begin:.0f}s", flush=True)
-            if step % args.distil_check == 0 or progress >= 1:
-                student.eval()
-                found = accuracy(predict(pooled, valid), valid_labels)
-                masked, same = mlm_scores(student, check)
-                print(f"distil {step} validation {found:.4f} mlm {masked:.4f} {same:.4f}", flush=True)
-                if found >= best:
-                    best = found
-                    torch.save(student.state_dict(), args.work / args.distil_name)
-            if progress >= 1:
-                return
+    golds, longs = cycle_batches(gold_items, 32), cycle_batches(long_items, 4)
+    total = args.distil_steps
+    best, begin = 0.0, time.time()
+    student.train()
+    for step, batch in enumerate(cycle_batches(items, 32), 1):
+        used = (time.time() - begin) / 60 / args.distil_minutes if args.distil_minutes else 0.0
+        progress = max(step / total, used)
+        ids, mask = pad([items[i] for i in batch])
+        logits = pooled(ids, mask)
+        loss = functional.mse_loss(logits[:, 1] - logits[:, 0], margins[batch]) * 0.3
+        picked = next(golds)
+        ids, mask = pad([gold_items[i] for i in picked])
+        loss = loss + soft_loss(pooled(ids, mask), gold_targets[picked])
+        if documents and step % 12 == 5:
+            picked = next(longs)
+            ids, mask = pad([long_items[i] for i in picked])
+            loss = loss + 0.5 * soft_loss(pooled(ids, mask), long_targets[picked])
+        if step % (8 if args.short else 4) == 1:
+            ids = next(plain)
+            noisy, chosen = corrupt(ids, 0.2, generator)
+            loss = loss + 0.3 * functional.cross_entropy(mlm_logits(student, noisy, chosen), ids[chosen])
+        loss.backward()
+        steps.step(progress, hold=0.2)
+        if step % 50 == 0:
+            print(f"distil {step}/{total} {progress:.3f} {time.time() - begin:.0f}s", flush=True)
+        if step % args.distil_check == 0 or progress >= 1:
+            student.eval()
+            found = accuracy(predict(pooled, valid), valid_labels)
+            masked, same = mlm_scores(student, check)
+            print(f"distil {step} validation {found:.4f} mlm {masked:.4f} {same:.4f}", flush=True)
+            if found >= best:
+                best = found
+                torch.save(student.state_dict(), args.work / args.distil_name)
+        if progress >= 1:
+            note(args, distil_texts=f"{len(texts):,}", distil_steps=f"{step:,}")
+            return
 
 
 # ---------------------------------------------------------------- export
@@ -701,7 +700,8 @@ def run_bilstm(args: argparse.Namespace) -> None:
     from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
     from salience.types import Batch
 
-    texts, margins = distilled(args)
+    texts, margins = distilled(args, args.bilstm_texts)
+    note(args, bilstm_texts=f"{len(texts):,}")
     pairs = gold(args.data)
     tokenizer = word_tokenizer(treebank(args.data) * 10 + texts, 10_000)
     config = PooledConfig(("negative", "positive"), tokenizer.get_vocab_size(), dropout=0.3)
@@ -718,7 +718,7 @@ def run_bilstm(args: argparse.Namespace) -> None:
         return model(Batch(ids, mask.bool(), ~mask.bool())).logits
 
     steps = Steps(model, args.bilstm_rate)
-    golds = gold_cycle(gold_items, 64)
+    golds = cycle_batches(gold_items, 64)
     total = args.bilstm_epochs * math.ceil(len(items) / 128)
     step, best, begin = 0, 0.0, time.time()
     for epoch in range(args.bilstm_epochs):
@@ -792,10 +792,11 @@ One weight file (half precision, read as float32) serves two classes:
 2. Masked-LM pretraining, {mlm_steps} steps of 2,048 tokens, on IMDB training reviews, the ERASER movie reviews
    (training), AG News (training) and the treebank's training sentences.
 3. A teacher: all-MiniLM-L6-v2 fine-tuned on the Stanford Sentiment Treebank's training sentences and the words in
-   them (SST-2 test {teacher_test}). It labelled {labelled} short texts: treebank sentences, spans and clauses, and
+   them (SST-2 test {teacher_test}). It labelled {distil_texts} short texts: treebank sentences, spans and clauses, and
    IMDB training sentences and clauses.
-4. Distillation: squared error to the teacher's margin, cross-entropy on the treebank's training labels, some whole
-   IMDB training reviews with their labels, and a share of masked-LM. The checkpoint was chosen on SST-2 validation.
+4. Distillation, {distil_steps} steps: squared error to the teacher's margin, cross-entropy on the treebank's training
+   labels, some whole IMDB training reviews with their labels, and a share of masked-LM. The checkpoint was chosen on
+   SST-2 validation.
 5. Last, the masked-LM head alone was fitted to the finished trunk.
 
 No validation or test text of any data set was trained on.
@@ -845,8 +846,8 @@ half precision, read as float32.
 
 ## How it was trained
 
-Squared error to the margin of a MiniLM teacher on {labelled} short texts (treebank training sentences with their spans
-and clauses, IMDB training sentences and clauses), and cross-entropy on the Stanford Sentiment Treebank's training
+Squared error to the margin of a MiniLM teacher on {bilstm_texts} short texts (treebank training sentences with their
+spans and clauses, IMDB training sentences and clauses), and cross-entropy on the Stanford Sentiment Treebank's training
 sentences and words. Word vectors start from MiniLM's, reduced by PCA. In training 5 % of the words were replaced by
 `[MASK]`. No validation or test text was trained on. The card of `sentiment` tells more of the teacher.
 
@@ -883,19 +884,23 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--start", type=Path, help="XtremeDistil-L6-H256 state dict")
     parser.add_argument("--mlm-texts", type=int, default=25_000)
-    parser.add_argument("--mlm-steps", type=int, default=2500)
+    parser.add_argument("--mlm-steps", type=int, default=653)
     parser.add_argument("--mlm-minutes", type=float, default=0, help="stop earlier; 0: never")
     parser.add_argument("--mlm-tokens", type=int, default=2048, help="tokens in a batch")
     parser.add_argument("--mlm-rate", type=float, default=1e-3)
     parser.add_argument("--mlm-name", default="mlm.pt")
     parser.add_argument("--teacher-epochs", type=int, default=3)
-    parser.add_argument("--label-limit", type=int, default=140_000)
-    parser.add_argument("--distil-epochs", type=int, default=3)
+    parser.add_argument("--label-limit", type=int, default=140_000, help="size of the pool of texts")
+    parser.add_argument("--label-count", type=int, default=24_576, help="texts of the pool to label")
+    parser.add_argument("--distil-texts", type=int, default=16_384)
+    parser.add_argument("--short", action="store_true", help="distil without whole reviews")
+    parser.add_argument("--distil-steps", type=int, default=431)
     parser.add_argument("--distil-minutes", type=float, default=0, help="stop earlier; 0: never")
     parser.add_argument("--distil-rate", type=float, default=4e-4)
     parser.add_argument("--distil-check", type=int, default=400)
     parser.add_argument("--distil-name", default="student.pt")
     parser.add_argument("--polish-steps", type=int, default=100)
+    parser.add_argument("--bilstm-texts", type=int, default=24_576)
     parser.add_argument("--bilstm-epochs", type=int, default=8)
     parser.add_argument("--bilstm-rate", type=float, default=2e-3)
     return parser.parse_args()

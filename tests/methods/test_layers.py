@@ -391,6 +391,8 @@ def test_a_fitted_head_recovers_the_input(shape: str):
     assert found.settings["head"] == "fitted"
     assert found.settings["recovery"] == head.recovery
     assert found.scores.abs().max() > 0
+    [explained] = salience.explain(model, TEXTS[0], "layer_saliency", layer=1, head=head)
+    assert explained.settings["head"] == "fitted"
 
 
 def test_a_fitted_head_survives_a_file(tmp_path: Path):

@@ -197,15 +197,15 @@ def explain(
     given = _texts(texts, pairs)
     sink = _sink(as_json, html, png, svg, level, plain)
     with sink as show:
-        from salience.explainer import explain_each
+        from salience.explainer import explain_each, prepare
         from salience.types import Target
 
         chosen = methods or ("integrated_gradients",)
-        given_settings = _settings(chosen, settings, layer, seed)
+        asked = prepare(chosen, _settings(chosen, settings, layer, seed))
         loaded = _load(model, device, task, allow_pickle, trust_remote_code)
         wanted = Target(target, against, kind)
         with _progress(len(given)) as step:
-            for row in explain_each(loaded, given, chosen, wanted, given_settings, window=WINDOW):
+            for row in explain_each(loaded, given, asked, wanted, window=WINDOW):
                 step()
                 show(row)
 

@@ -41,27 +41,21 @@ def explain(
     """
     many: list[Text] = [cast(Text, texts)] if isinstance(texts, str | tuple) else list(texts)
     wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
-    rows = explain_each(model, many, method, wanted, settings, window=max(1, len(many)))
+    rows = explain_each(model, many, prepare(method, settings), wanted, window=max(1, len(many)))
     return [explanation for row in rows for explanation in row]
 
 
 def explain_each(
-    model: Model,
-    texts: Sequence[Text],
-    method: AnyMethod | Sequence[AnyMethod],
-    target: Target,
-    settings: Mapping[str, Any],
-    *,
-    window: int,
+    model: Model, texts: Sequence[Text], asked: Sequence["Asked"], target: Target, *, window: int
 ) -> Iterator[list[Explanation]]:
     """The same, text by text as they are done: ``window`` texts at a time are packed into batches."""
-    asked = prepare(model, method, settings)
+    each = [one for a in asked for one in _each_layer(model, a)]
     encoded = model.encode(texts)
     for start in range(0, len(encoded), window):
         part = encoded[start : start + window]
         found: dict[int, list[Explanation]] = {}
         for rows in batching.pack([len(e) for e in part], model.budget):
-            found |= zip(rows, explain_batch(model, [part[i] for i in rows], asked, target), strict=True)
+            found |= zip(rows, explain_batch(model, [part[i] for i in rows], each, target), strict=True)
         yield from (found[i] for i in range(len(part)))
 
 
@@ -73,18 +67,22 @@ class Asked:
     settings: Mapping[str, Any]
 
 
-def prepare(model: Model, method: AnyMethod | Sequence[AnyMethod], settings: Mapping[str, Any]) -> list[Asked]:
-    """Names to functions, settings checked; ``layer="all"`` becomes one entry per layer."""
+def prepare(method: AnyMethod | Sequence[AnyMethod], settings: Mapping[str, Any]) -> list[Asked]:
+    """Names to functions, with their settings; all that can be checked before a model is there is checked."""
     given = [method] if isinstance(method, str) or callable(method) else list(method)
     functions = [methods.find(m) if isinstance(m, str) else m for m in given]
     if not functions:
         raise BadInput("no method was given; `salience methods` lists them")
-    known = {key for f in functions for name in settings_of(f) for key in (name, f"{_name(f)}.{name}")}
+    shared = {name for f in functions for name in settings_of(f)}
+    own = {f"{_name(f)}.{name}" for f in functions for name in settings_of(f)}
     for key in settings:
+        known = own if "." in key else shared
         if key not in known:
-            raise BadInput(unknown(key, sorted(known), f"setting of {', '.join(map(_name, functions))}"))
-    asked = [_with_settings(f, settings) for f in functions]
-    return [one for a in asked for one in _each_layer(model, a)]
+            names = ", ".join(map(_name, functions))
+            raise BadInput(
+                unknown(key, sorted(known), f"setting of {names}") if known else f"{names} takes no settings"
+            )
+    return [_with_settings(f, settings) for f in functions]
 
 
 def _with_settings(method: Callable[..., Any], settings: Mapping[str, Any]) -> Asked:
@@ -101,6 +99,7 @@ def _with_settings(method: Callable[..., Any], settings: Mapping[str, Any]) -> A
 
 
 def _each_layer(model: Model, asked: Asked) -> list[Asked]:
+    """``layer="all"`` becomes one entry per layer."""
     if asked.settings.get("layer") != "all":
         return [asked]
     # Hidden states are numbered from 0, the embeddings; attention is numbered from 1.

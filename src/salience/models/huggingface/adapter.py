@@ -145,7 +145,11 @@ class HuggingFace:
         )
 
     def label(self, index: int) -> str:
-        return str(self.tokenizer.decode([index])) if self.generates else self.labels[index]
+        if not self.generates:
+            return self.labels[index]
+        text = str(self.tokenizer.decode([index]))
+        # A piece of a character has no text of its own; its token tells it from others.
+        return self.labels[index] if "\ufffd" in text else text
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
         with torch.no_grad():

@@ -9,6 +9,9 @@ from torch import Tensor
 from salience.types import Batch, Encoded
 from salience.words import numbers
 
+OPENING = 64
+"""What one more pass costs by itself, in tokens."""
+
 
 def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "cpu") -> Batch:
     """Rows padded on the right to the longest."""
@@ -31,18 +34,13 @@ def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "
 
 
 def pack(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices grouped so that rows × longest row stays within the budget, longest group first.
+    """Indices grouped so that rows × longest row stays within the budget and little is padding, longest group first.
 
     >>> pack([3, 9, 2, 8], budget=18)
     [[1, 3], [0, 2]]
     """
-    groups: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= budget:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    return groups
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    return [order[part] for part in runs([lengths[i] for i in order], budget)]
 
 
 def chunks(rows: int, width: int, budget: int) -> Iterator[slice]:
@@ -62,13 +60,17 @@ def fitting(batch: Batch, rows: Int[Tensor, " r"], budget: int) -> Iterator[tupl
 def runs(lengths: Sequence[int], budget: int) -> Iterator[slice]:
     """Consecutive rows, as many at a time as hold at most ``budget`` tokens when padded to the longest of them.
 
+    A run also ends where padding would cost more than a pass of its own.
+
     >>> list(runs([2, 2, 5, 5, 1], budget=10))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    start, longest = 0, 0
+    start, longest, useful = 0, 0, 0
     for row, length in enumerate(lengths):
-        longest = max(longest, length)
-        if row > start and longest * (row - start + 1) > budget:
+        longest, useful = max(longest, length), useful + length
+        held = longest * (row - start + 1)
+        if row > start and (held > budget or held - useful > OPENING):
             yield slice(start, row)
-            start, longest = row, length
-    yield slice(start, len(lengths))
+            start, longest, useful = row, length, length
+    if lengths:
+        yield slice(start, len(lengths))

@@ -296,7 +296,8 @@ def test_company_and_budget_change_nothing(model: Model, options: dict[str, obje
     assert close(small, many)
     for row, text in enumerate(TEXTS):
         alone = run(model, (text,), layer=2, sign="signed", **options).scores[0]
-        assert close(many[row, : len(alone)], alone)
+        # A short text's scores may be small remainders of large terms, so the batch's largest is the measure.
+        assert (many[row, : len(alone)] - alone).abs().max() <= 1e-5 * many.abs().max()
         assert (many[row, len(alone) :] == 0).all()
 
 

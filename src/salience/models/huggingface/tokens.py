@@ -10,9 +10,7 @@ from salience.errors import BadInput, BadModel, TruncatedText, too_long
 from salience.types import Encoded, Text
 
 
-def encode(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int, *, segments: bool
-) -> list[Encoded]:
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int, *, segments: bool) -> list[Encoded]:
     """Encode each text or pair, cut to ``limit`` tokens with a warning.
 
     ``segments`` are token types, kept where the tokenizer gives them to models as well.

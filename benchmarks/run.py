@@ -176,7 +176,7 @@ def layer_saliency(s: Setup) -> Iterator[Figure]:
 
 def memory(s: Setup) -> Iterator[Figure]:
     """The peak above the model's own, in a process of its own."""
-    text = max(s.long, key=len)
+    text = max(s.long, key=lambda t: len(s.model.tokenizer(t).input_ids))
     for who, nodes, limit in (("ours", 300, "≤ 300"), ("captum", 25, None)):
         command = [sys.executable, "-m", "benchmarks.memory", str(s.folder), who, str(nodes)]
         done = call(command, input=text, capture_output=True, text=True, check=True, cwd=setting.ROOT)

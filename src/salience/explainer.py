@@ -1,7 +1,7 @@
 """Orchestration: encode, batch, run the methods, make Explanations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import or_
 from typing import Any, cast, get_args
@@ -150,7 +150,8 @@ def targets(model: Model, target: Target, logits: Tensor) -> Targets:
     against = None if target.against is None else column(target.against)
     if against is not None and bool((labels == against).any()):
         raise BadInput(f"target and against are both {model.label(int(against[0]))!r}: their difference is always 0")
-    return Targets(labels, against, scale(target.kind), model.link)
+    found = Targets(labels, against, scale(target.kind), model.link)
+    return replace(found, value=found(logits))
 
 
 def _explanations(

@@ -111,12 +111,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Targets:
-    """A Target resolved for every row of a batch. Calling it picks the explained number from the logits."""
+    """A Target resolved for every row of a batch. Calling it picks the explained number from the logits.
+
+    ``value`` is that number for the texts themselves, where it is known: a method need not compute it again.
+    """
 
     labels: Int[Tensor, " b"]
     against: Int[Tensor, " b"] | None
     kind: Kind
     link: Link
+    value: Float[Tensor, " b"] | None = None
 
     def __call__(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
         values = on_scale(logits, self.kind, self.link)
@@ -127,7 +131,8 @@ class Targets:
 
     def take(self, rows: Int[Tensor, " r"] | slice) -> "Targets":
         against = None if self.against is None else self.against[rows]
-        return Targets(self.labels[rows], against, self.kind, self.link)
+        value = None if self.value is None else self.value[rows]
+        return Targets(self.labels[rows], against, self.kind, self.link, value)
 
 
 def on_scale(logits: Float[Tensor, "b c"], kind: Kind, link: Link) -> Float[Tensor, "b c"]:

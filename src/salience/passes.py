@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Flag, auto
 from inspect import Parameter, signature
+from threading import RLock
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,9 @@ TargetsOf = Callable[[Float[Tensor, "b c"]], Targets]
 
 
 Seen = TypeVar("Seen", Output, Prefix)
+
+
+_TURN = RLock()
 
 
 class Needs(Flag):
@@ -61,20 +65,24 @@ class Pass:
 
 @contextmanager
 def frozen(module: nn.Module) -> Generator[None]:
-    """Evaluation mode and no gradients for parameters; every flag is restored, also after an exception."""
-    training = [m for m in module.modules() if m.training]
-    learning = [p for p in module.parameters() if p.requires_grad]
-    try:
-        for m in training:
-            m.training = False
-        for p in learning:
-            p.requires_grad_(False)
-        yield
-    finally:
-        for m in training:
-            m.training = True
-        for p in learning:
-            p.requires_grad_(True)
+    """Evaluation mode and no gradients for parameters; every flag is restored, also after an exception.
+
+    Passes take turns: hooks and flags belong to the module, so a pass of another thread would see them.
+    """
+    with _TURN:
+        training = [m for m in module.modules() if m.training]
+        learning = [p for p in module.parameters() if p.requires_grad]
+        try:
+            for m in training:
+                m.training = False
+            for p in learning:
+                p.requires_grad_(False)
+            yield
+        finally:
+            for m in training:
+                m.training = True
+            for p in learning:
+                p.requires_grad_(True)
 
 
 def forward(

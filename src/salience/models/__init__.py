@@ -20,7 +20,7 @@ def load(
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
 ) -> Model:
-    """Load a model by bundled name, folder or Hugging Face name.
+    """Load a model by bundled name, folder or Hugging Face name. ``./sentiment`` is a folder of that name.
 
     Weights are read from safetensors, and code that comes with a checkpoint is not run, unless allowed explicitly.
     """
@@ -28,11 +28,12 @@ def load(
     if _is_pooled(folder):
         from salience.models.pooled import Pooled
 
-        return Pooled.load(folder, name=str(name), device=device)
+        return Pooled.load(folder, name=str(name), device=device, dtype=dtype)
     from salience.models import huggingface
 
-    loaded = huggingface.load(
+    return huggingface.load(
         folder if folder.exists() else name,
+        name=str(name),
         task=task,
         revision=revision,
         device=device,
@@ -40,7 +41,6 @@ def load(
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
     )
-    return huggingface.wrap(loaded.module, loaded.tokenizer, name=str(name))
 
 
 def _is_pooled(folder: Path) -> bool:

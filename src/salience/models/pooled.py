@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from salience import batching
 from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
 from salience.types import Batch, Edit, Encoded, Link, Output, Text
+from salience.words import unread
 
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
 ENCODERS = ("bilstm", "lstm", "average", "mlp")
@@ -95,17 +96,16 @@ class Pooled(nn.Module):
         end = min(len(found.ids), self.config.longest)
         if not end:
             raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
-        seen = None
+        unseen = tuple(unread(text, found.offsets[:end], found.offsets[end:]))
         if end < len(found.ids):
-            seen = found.offsets[end - 1][1]
-            warnings.warn(too_long(number, end, len(found.ids) - end, seen), TruncatedText, stacklevel=2)
+            warnings.warn(too_long(number, end, unseen), TruncatedText, stacklevel=2)
         return Encoded(
             text,
             tuple(found.ids[:end]),
             tuple(found.tokens[:end]),
             tuple(found.offsets[:end]),
             (False,) * end,
-            seen=seen,
+            unseen=unseen,
         )
 
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
@@ -171,7 +171,9 @@ class Pooled(nn.Module):
         save_file({k: v.to(dtype).contiguous() for k, v in self.state_dict().items()}, path / "model.safetensors")
 
     @classmethod
-    def load(cls, folder: str | Path, *, name: str | None = None, device: str | None = None) -> "Pooled":
+    def load(
+        cls, folder: str | Path, *, name: str | None = None, device: str | None = None, dtype: str = "float32"
+    ) -> "Pooled":
         path = Path(folder)
         try:
             stored: dict[str, Any] = json.loads((path / "config.json").read_text("utf-8"))
@@ -181,10 +183,10 @@ class Pooled(nn.Module):
                 Tokenizer.from_file(str(path / "tokenizer.json")),
                 name=name or str(folder),
             )
-            model.load_state_dict({k: v.float() for k, v in load_file(path / "model.safetensors").items()})
+            model.load_state_dict(load_file(path / "model.safetensors"))
         except (OSError, ValueError, TypeError, RuntimeError, KeyError) as error:
             raise BadModel(f"{folder} does not hold a pooled model that can be read: {error}") from error
-        return model.to(device or "cpu").eval()
+        return model.to(device or "cpu", getattr(torch, dtype)).eval()
 
 
 def word_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from salience import batching
-from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
+from salience.errors import BadInput, UnsupportedModel, unknown
 from salience.models.huggingface.attention import Watch, follows_interface, written_out
 from salience.models.huggingface.head import Head, find_head
 from salience.models.huggingface.hooks import Call, block_calls, hidden_states, no_hooks_left, replaced_embeddings
@@ -32,6 +32,13 @@ class HuggingFace:
     name: str
     budget: int = 1024
     _heads: dict[str | None, Head] = field(default_factory=dict[str | None, Head], init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.module.config.is_encoder_decoder:
+            raise UnsupportedModel(
+                f"{type(self.module).__name__} is an encoder-decoder, which reads its text twice; explain a model "
+                "with an encoder or a decoder alone"
+            )
 
     @cached_property
     def _config(self) -> Any:
@@ -70,21 +77,6 @@ class HuggingFace:
     def causal(self) -> bool:
         return self._causal
 
-    @cached_property
-    def _causal(self) -> bool:
-        """Found out by trying: a later token must change nothing."""
-        ids = torch.arange(4, device=self.device)[None] % self._config.vocab_size
-        other = ids.clone()
-        other[:, -1] = (ids[:, -1] + 1) % self._config.vocab_size
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        states = [self._first_state(Batch(i, mask, ~mask)) for i in (ids, other)]
-        return bool(torch.equal(*states))
-
-    def _first_state(self, batch: Batch) -> Tensor:
-        with frozen(self.module), torch.no_grad(), hidden_states(self.module, None) as seen:
-            self.module.base_model(input_ids=batch.ids, attention_mask=batch.mask.long())
-        return seen[-1][:, 0]
-
     @property
     def replacements(self) -> Mapping[str, int]:
         ids = {k: getattr(self.tokenizer, f"{k}_token_id", None) for k in ("mask", "unk", "pad")}
@@ -111,25 +103,33 @@ class HuggingFace:
         return "token_type_ids" in self._parameters and bool(getattr(self._config, "type_vocab_size", 0))
 
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
+        if len({len(e) for e in encoded}) > 1 and not self._minds_the_mask:
+            raise UnsupportedModel(
+                f"{self.name} reads padding as if it were text, so texts of different length cannot share a pass. "
+                "Explain them one by one."
+            )
         return batching.collate(encoded, self._pad or 0, self.device)
 
     @property
     def _pad(self) -> int | None:
         found = self._config.pad_token_id
-        return found[0] if isinstance(found, list) else found
+        found = found[0] if isinstance(found, list) else found
+        return None if found is None or found < 0 else found
 
     def resolve(self, label: str | int) -> int:
+        if isinstance(label, str):
+            return self._next_token(label) if self.generates else self._class(label)
         count = self._config.vocab_size if self.generates else len(self.labels)
-        if isinstance(label, int) or (label.isdecimal() and label not in self.labels):
-            if 0 <= int(label) < count:
-                return int(label)
-            raise BadInput(f"there is no label number {label}: {self.name} has {count}, numbered from 0")
-        return self._next_token(label) if self.generates else self._class(label)
+        if 0 <= label < count:
+            return label
+        raise BadInput(f"there is no label number {label}: {self.name} has {count}, numbered from 0")
 
     def _class(self, label: str) -> int:
         folded = [name.casefold() for name in self.labels]
         if folded.count(label.casefold()) == 1:
             return folded.index(label.casefold())
+        if label.isdecimal():
+            return self.resolve(int(label))
         raise BadInput(unknown(label, self.labels, f"label of {self.name}"))
 
     def _next_token(self, label: str) -> int:
@@ -147,23 +147,27 @@ class HuggingFace:
     def label(self, index: int) -> str:
         if not self.generates:
             return self.labels[index]
-        text = str(self.tokenizer.decode([index]))
+        # Said twice, a token shows whether it brings a space: some tokenizers drop it at the beginning of a text.
+        once, twice = (str(self.tokenizer.decode([index] * times)) for times in (1, 2))
+        text = twice[len(once) :]
         # A piece of a character has no text of its own; its token tells it from others.
-        return self.labels[index] if "\ufffd" in text else text
+        return self.labels[index] if not text or "\ufffd" in text else text
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
         with torch.no_grad():
             return self.words(batch.ids)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
-        if self.causal:
-            last = (batch.mask.cumsum(1) == batch.mask.sum(1, keepdim=True)) & batch.mask
-            return last.float()
-        if getattr(self._config, "classifier_pooling", "cls") == "mean":
+        if self._reads == "mean":
             return batch.mask / batch.mask.sum(1, keepdim=True)
-        first = torch.zeros_like(batch.mask, dtype=torch.float)
-        first[:, 0] = 1
-        return first
+        kept = batch.mask
+        if self._reads == "last" and not self.generates and self._pad is not None:
+            kept = batch.mask & (
+                batch.ids != self._pad
+            )  # decoders skip every padding token at the end, also the text's
+        order = torch.arange(batch.width, device=self.device)
+        at = (kept * order).argmax(1) if self._reads == "last" else torch.zeros_like(batch.ids[:, 0])
+        return nn.functional.one_hot(at, batch.width).float()
 
     def __call__(
         self,
@@ -175,6 +179,7 @@ class HuggingFace:
         hidden: bool = False,
         attention: bool = False,
     ) -> Output:
+        self._check_sight(hidden or edit_hidden is not None, attention)
         start = self.words(batch.ids) if embeddings is None else embeddings
         watch = Watch(edit_attention, keep=attention)
         with ExitStack() as stack:
@@ -190,6 +195,17 @@ class HuggingFace:
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: {len(states) - 1} of {self.layers} layers could be read")
         return Output(self._logits(found.logits, batch), start, tuple(states if hidden else ()), weights)
+
+    def _check_sight(self, hidden: bool, attention: bool) -> None:
+        """What is shown must be what the prediction is made of."""
+        kind = type(self.module).__name__
+        if hidden and not self._shows_hidden:
+            raise UnsupportedModel(f"what leaves the layers of {kind} could not be told from other states")
+        if attention and not follows_interface(self.module) and not self._same_with_attention:
+            raise UnsupportedModel(
+                f"{kind} computes something else when it is asked for its attention weights, so they would not be "
+                "those of its prediction"
+            )
 
     def lm_head(self, source: str | None = None) -> Head:
         """The head of the model itself or of its own checkpoint, or of the checkpoint that is named."""
@@ -244,6 +260,74 @@ class HuggingFace:
             "scores made from them would be wrong"
         )
 
+    # What no configuration tells is found out by trying, once, on a few tokens.
+
+    def _trial(self) -> Batch:
+        """Two texts, of five tokens and of three."""
+        tokens = [i for i in range(6) if i != self._pad][:5]
+        ids = torch.tensor([tokens, tokens[::-1]], device=self.device) % self._config.vocab_size
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[1, 3:] = False
+        return Batch(ids, mask, ~mask)
+
+    def _agree(self, a: Tensor, b: Tensor) -> bool:
+        tolerance = max(1e-4, 20 * torch.finfo(a.dtype).eps)
+        return bool((a - b).abs().max() <= tolerance * b.abs().max())
+
+    @cached_property
+    def _causal(self) -> bool:
+        """A later token changes nothing."""
+        batch = self._trial().take(slice(1))
+        other = batch.map(Tensor.clone)
+        other.ids[:, -1] = batch.ids[:, 0]
+        with frozen(self.module), torch.no_grad():
+            states = [self._states(b)[-1][:, :-1] for b in (batch, other)]
+        return torch.equal(*states)
+
+    def _states(self, batch: Batch) -> list[Tensor]:
+        with hidden_states(self.module, None) as seen:
+            self._run(batch, {})
+        return seen
+
+    @cached_property
+    def _minds_the_mask(self) -> bool:
+        """A padded text gets the logits it gets alone."""
+        batch = self._trial()
+        with frozen(self.module), torch.no_grad():
+            padded, alone = (
+                self._logits(self._run(b, {}).logits, b) for b in (batch, batch.take(slice(1, 2)).cut(slice(3)))
+            )
+        return self._agree(padded[1:], alone)
+
+    @cached_property
+    def _shows_hidden(self) -> bool:
+        """The states that leave the blocks are those that the model itself calls hidden states."""
+        with frozen(self.module), torch.no_grad(), no_hooks_left(self.module), hidden_states(self.module, None) as seen:
+            found = self._run(self._trial(), {"output_hidden_states": True}).hidden_states
+        # The last of theirs may have gone through a final norm.
+        pairs = zip(seen[1:-1], (found or seen)[1:-1], strict=True)
+        return len(seen) == self.layers + 1 and all(self._agree(a, b) for a, b in pairs)
+
+    @cached_property
+    def _same_with_attention(self) -> bool:
+        """Asking for the weights changes no logit."""
+        batch = self._trial()
+        with frozen(self.module), torch.no_grad(), no_hooks_left(self.module):
+            plain, asked = (self._run(batch, o).logits for o in ({}, {"output_attentions": True}))
+        return self._agree(plain, asked)
+
+    @cached_property
+    def _reads(self) -> str:
+        """Which positions of the last layer the logits depend on: the first, the last, or several."""
+        batch = self._trial().take(slice(1))
+        with frozen(self.module), torch.enable_grad():
+            e = self.embed(batch).requires_grad_()
+            with replaced_embeddings(self.module, e), hidden_states(self.module, None) as seen:
+                logits = self._logits(self._run(batch, {}).logits, batch)
+            (slope,) = torch.autograd.grad(logits.square().sum(), seen[-1])
+        felt = slope[0].abs().amax(-1).nonzero()[:, 0].tolist()
+        return {(0,): "first", (batch.width - 1,): "last"}.get(tuple(felt), "mean")
+
     def shares_prefix(self, batch: Batch) -> bool:
         """Whether a changed ending can be read alone: for decoders that keep all keys and values.
 
@@ -258,17 +342,13 @@ class HuggingFace:
         takes = {"past_key_values", "position_ids"} <= self._parameters
         if not (takes and self.causal and keeps_everything(self._config)):
             return False
-        tokens = [i for i in range(6) if i != self._pad][:5]
-        ids = torch.tensor([tokens, tokens[::-1]], device=self.device) % self._config.vocab_size
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        mask[1, -1] = False
-        batch, texts = Batch(ids, mask, ~mask), torch.tensor([1, 0, 1], device=self.device)
+        batch, texts = self._trial(), torch.tensor([1, 0, 1], device=self.device)
         with frozen(self.module), torch.no_grad():
             whole = self(batch).logits[texts]
             rest, starts = batch.take(texts), torch.tensor([1, 2, 1], device=self.device)
             rest = rest.map(lambda tensor: torch.stack([row[s : s + 3] for row, s in zip(tensor, starts, strict=True)]))
             parts = self.resume(self.prefix(batch), texts, starts, rest).logits
-        return bool((whole - parts).abs().max() <= 1e-2 * whole.abs().max())
+        return self._agree(parts, whole)
 
     def prefix(self, batch: Batch) -> Prefix:
         """A pass that keeps every layer's keys and values."""
@@ -346,16 +426,18 @@ class HuggingFace:
         return logits[torch.arange(len(batch), device=ends.device), ends]
 
 
+ROOM = 10**6
+"""Tokens that are taken to fit where neither the tokenizer nor the model names a limit."""
+
+
 def longest(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """How many tokens fit: what the tokenizer says, and what the position embeddings can hold."""
-    limits = [tokenizer.model_max_length]
-    for name, part in module.named_modules():
-        if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in {"position_embeddings", "wpe"}:
-            # RoBERTa numbers positions from padding_idx + 1.
-            limits.append(part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1))
-    if len(limits) == 1:
-        limits.append(getattr(module.config.get_text_config(), "max_position_embeddings", limits[0]) or limits[0])
-    found = min(limits)
-    if found < 1:
-        raise BadModel("the model has no room for a single token; check max_position_embeddings")
-    return int(found)
+    limits = [
+        # RoBERTa numbers positions from padding_idx + 1.
+        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in {"position_embeddings", "wpe"}
+    ]
+    named = getattr(module.config.get_text_config(), "max_position_embeddings", None)
+    limits = limits or [named or ROOM]
+    return int(min(n for n in (*limits, tokenizer.model_max_length, ROOM) if n > 0))

@@ -53,16 +53,18 @@ def attend(
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention written out, so that its weights can be read, edited and differentiated."""
-    if others.get("s_aux") is not None:
-        raise UnsupportedModel("attention sinks are not supported: the weights of a row do not sum to 1")
+    for name in ("s_aux", "position_bias"):
+        if others.get(name) is not None:
+            raise UnsupportedModel(f"attention with {name} is not supported: what it adds would be lost")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    # The query is scaled, not the scores: a text has far fewer queries than pairs of positions.
+    scores = query * (query.shape[-1] ** -0.5 if scaling is None else scaling) @ key.transpose(2, 3)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     if attention_mask is not None:
-        scores = scores + attention_mask[..., : key.shape[-2]]
+        scores += attention_mask[..., : key.shape[-2]]
     weights = scores.softmax(-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
     if salience is not None:
         weights = salience(weights)
@@ -82,9 +84,6 @@ def follows_interface(module: PreTrainedModel) -> bool:
 @contextmanager
 def written_out(module: PreTrainedModel) -> Generator[None]:
     """The model with our kernel in place of SDPA or flash attention, for the calls inside."""
-    if not follows_interface(module):
-        yield  # such models always write their attention out
-        return
     before: Any = module.config._attn_implementation  # pyright: ignore[reportPrivateUsage]
     try:
         module.set_attn_implementation(KERNEL)

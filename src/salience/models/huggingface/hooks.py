@@ -14,15 +14,32 @@ from salience.types import Edit
 
 @contextmanager
 def replaced_embeddings(module: PreTrainedModel, embeddings: Tensor) -> Generator[None]:
-    """The word embedding layer returns ``embeddings``.
+    """The word embedding layer returns ``embeddings``; that it is asked exactly once is checked.
 
     ``inputs_embeds`` would not do: padded GPT-2 and Llama classifiers then pool the wrong token.
     """
-    handle = module.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
+    asked: list[Tensor] = []
+
+    def replace(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        asked.append(embeddings.clone())  # a copy: CTRL scales what it gets in place
+        if len(asked) > 1 or output.shape != embeddings.shape:
+            raise UnsupportedModel(_elsewhere(module, f"{len(asked)} times, last for {output.shape[-2]} tokens"))
+        return asked[0]
+
+    handle = module.get_input_embeddings().register_forward_hook(replace)
     try:
         yield
     finally:
         handle.remove()
+    if not asked:
+        raise UnsupportedModel(_elsewhere(module, "at another place"))
+
+
+def _elsewhere(module: PreTrainedModel, how: str) -> str:
+    return (
+        f"{type(module).__name__} reads its word embeddings {how}, not once for the tokens of the text: what is "
+        "replaced there would not be what the model sees"
+    )
 
 
 def blocks(module: PreTrainedModel) -> nn.ModuleList:

@@ -26,8 +26,9 @@ def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: st
 
 
 def load(
-    name: str | Path,
+    source: str | Path,
     *,
+    name: str | None = None,
     task: str | None = None,
     revision: str | None = None,
     device: str | torch.device | None = None,
@@ -35,17 +36,17 @@ def load(
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
 ) -> HuggingFace:
-    """Load a classifier or causal language model and its tokenizer by hub name or folder."""
+    """Load a classifier or causal language model and its tokenizer by hub name or folder, and call it ``name``."""
     safe = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(name, **safe)
-        tokenizer = _tokenizer(name, safe)
-        loader = TASKS[choose(task or _task(config, name), TASKS, "task")]
-        module = _module(loader, name, safe, dtype, allow_pickle)
+        config = AutoConfig.from_pretrained(source, **safe)
+        tokenizer = _tokenizer(source, safe)
+        loader = TASKS[choose(task or _task(config, source), TASKS, "task")]
+        module = _module(loader, source, safe, dtype, allow_pickle)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise BadModel(_reason(str(name), error)) from error
+        raise BadModel(_reason(str(source), error)) from error
     placed: Any = module.eval()
-    return HuggingFace(placed.to(device or "cpu"), tokenizer, str(name))
+    return HuggingFace(placed.to(device or "cpu"), tokenizer, name or str(source))
 
 
 def _task(config: Any, name: str | Path) -> str:

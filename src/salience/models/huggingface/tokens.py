@@ -7,7 +7,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from salience.errors import BadInput, BadModel, TruncatedText, too_long
-from salience.types import Encoded, Text
+from salience.types import Encoded, Span, Text
+from salience.words import unread
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int, *, segments: bool) -> list[Encoded]:
@@ -30,20 +31,14 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: 
     read: Any = tokenizer(parts[0], second, truncation=True, max_length=limit)
     found = read.encodings[0]
     pair_at = len(parts[0]) + 1 if len(parts) == 2 else None
-    starts = {0: 0, 1: pair_at or 0}
-    offsets = tuple(
-        (0, 0) if part is None else (start + starts[part], end + starts[part])
-        for part, (start, end) in zip(found.sequence_ids, found.offsets, strict=True)
-    )
+    offsets = _offsets(found, pair_at)
     special = tuple(bool(s) for s in found.special_tokens_mask)
     if all(special):
         raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
     joined = "\n".join(parts)
-    seen = None
+    unseen = _unseen(found, joined, pair_at)
     if found.overflowing:
-        seen = max(end for _, end in offsets)
-        unseen = sum(len(piece.ids) for piece in found.overflowing)
-        warnings.warn(too_long(number, limit, unseen, seen), TruncatedText, stacklevel=2)
+        warnings.warn(too_long(number, limit, unseen), TruncatedText, stacklevel=2)
     return Encoded(
         text=joined,
         ids=tuple(found.ids),
@@ -52,8 +47,27 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: 
         special=special,
         segments=tuple(found.type_ids) if typed else None,
         pair_at=pair_at,
-        seen=seen,
+        unseen=unseen,
     )
+
+
+def _offsets(found: Any, pair_at: int | None) -> tuple[Span, ...]:
+    """Spans in the joined text; special tokens have none."""
+    starts = {0: 0, 1: pair_at or 0}
+    return tuple(
+        (0, 0) if part is None else (start + starts[part], end + starts[part])
+        for part, (start, end) in zip(found.sequence_ids, found.offsets, strict=True)
+    )
+
+
+def _unseen(found: Any, text: str, pair_at: int | None) -> tuple[Span, ...]:
+    """What was cut off, from either text of a pair and at whichever end the tokenizer cuts."""
+
+    def of(part: int, read: Any) -> list[Span]:
+        return [span for span, p in zip(_offsets(read, pair_at), read.sequence_ids, strict=True) if p == part]
+
+    lost = {part: [span for piece in found.overflowing for span in of(part, piece)] for part in (0, 1)}
+    return tuple(span for part in (0, 1) for span in unread(text, of(part, found), lost[part]))
 
 
 def _checked(text: Text, number: int) -> tuple[str, ...]:

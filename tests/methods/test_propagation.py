@@ -14,13 +14,13 @@ from captum.attr import DeepLift
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, MixtralConfig
 
 import salience
 from salience.errors import BadInput, UnsupportedModel
 from salience.explainer import targets
 from salience.methods.gradient import input_x_gradient
-from salience.methods.propagation import RULES, deep_lift, lrp, relevance, rescale
+from salience.methods.propagation import RULES, _identity, _rescaled, deep_lift, lrp, relevance, rescale
 from salience.methods.recurrent import stepwise
 from salience.methods.rules import Rules, following
 from salience.models.pooled import Pooled
@@ -228,12 +228,13 @@ def test_biases_swallow_relevance_and_the_gap_says_how_much():
 def test_a_stepwise_lstm_is_the_fused_one(bias: bool, batch_first: bool):
     torch.manual_seed(0)
     lstm = nn.LSTM(3, 4, num_layers=2, bidirectional=True, bias=bias, batch_first=batch_first).double()
+    lstm.requires_grad_(False)
     x = torch.randn(5, 2, 3, dtype=torch.float64)
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 5] if not batch_first else [2, 1, 2, 1, 2]),
                                                batch_first=batch_first, enforce_sorted=False)  # fmt: skip
     for given_x in (x, packed):
         output, (h, c) = lstm(given_x)
-        with Rules({**rescale(), torch.lstm: rescale()[torch.lstm]}):
+        with Rules(rescale(1)):
             same, (h2, c2) = lstm(given_x)
         if given_x is packed:
             output, same = output.data, same.data
@@ -406,7 +407,19 @@ def test_rules_change_no_value(shape: str, rules: str):
     model = model_of(shape)
     batch = model.batch(model.encode(TEXTS))
     plain = forward(model, batch).logits
-    within = following(model.module, relevance(rules, 1e-6, 0.2), lambda _, y: y)
+    whole = None if rules == "conservative" else _identity
+    within = following(model.module, relevance(rules, 1e-6, 0.2), whole)
+    needs = Needs.GRADIENT | Needs.ATTENTION
+    under = differentiate(model, batch, targets(model, Target(), plain), needs=needs, within=within)
+    assert torch.allclose(under.output.logits, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_rescale_rule_changes_no_value(shape: str):
+    model = model_of(shape)
+    batch = model.batch(model.encode(TEXTS[:1])).take(torch.tensor([0, 0]))
+    plain = forward(model, batch).logits
+    within = following(model.module, rescale(1), partial(_rescaled, texts=1))
     needs = Needs.GRADIENT | Needs.ATTENTION
     under = differentiate(model, batch, targets(model, Target(), plain), needs=needs, within=within)
     assert torch.allclose(under.output.logits, plain, atol=1e-4)
@@ -477,7 +490,7 @@ def test_rescale_is_captums_and_complete_on_a_feed_forward_network(seed: int, ac
     net = nn.Sequential(nn.Linear(4, 6), act(), nn.Linear(6, 5), act(), nn.Linear(5, 2)).double()
     x, b = torch.randn(2, 3, 4, dtype=torch.float64)
     both = torch.cat([x, b]).requires_grad_()
-    with Rules(rescale()):
+    with Rules(rescale(3)):
         y = net(both)
     ours = torch.autograd.grad(y[:3, 1].sum(), both)[0][:3] * (x - b)
     theirs = captum(net, x, b, 1)
@@ -548,6 +561,25 @@ def test_deep_lift_on_pooled_models_is_captums(encoder: str, baseline: str):
         theirs = captum(Twin(model, length), e, b, 2).sum(-1)[0]
         assert torch.allclose(found.scores[row, :length], theirs, rtol=1e-6, atol=1e-9)
     assert found.settings == {"baseline": baseline}
+
+
+def test_deep_lift_refuses_experts_whose_tokens_it_cannot_pair():
+    config = MixtralConfig(
+        vocab_size=len(tokenizer("bare")), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_labels=2,
+        num_attention_heads=2, num_key_value_heads=2, num_local_experts=3, pad_token_id=None,
+    )  # fmt: skip
+    model = salience.wrap(AutoModelForSequenceClassification.from_config(config), tokenizer("bare"), name="experts")
+    with pytest.raises(UnsupportedModel, match=r"experts sends tokens to different experts.*integrated_gradients"):
+        run(deep_lift, model)
+
+
+def test_rescale_refuses_rows_that_it_cannot_pair():
+    x = torch.randn(4, 3, requires_grad=True)
+    with Rules(rescale(2)):
+        torch.tanh(x)
+        torch.tanh(x.repeat(5, 1))
+        with pytest.raises(UnsupportedModel, match="3 rows where 4 went in"):
+            torch.tanh(x[:3])
 
 
 def test_the_completeness_gap_is_what_is_missing():

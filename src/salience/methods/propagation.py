@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch.nn import functional as fn
 
 from salience.batching import chunks
 from salience.erasure import Replacement, replaced, usual
-from salience.errors import BadInput, choose
+from salience.errors import BadInput, UnsupportedModel, choose
 from salience.methods import rules as op
 from salience.methods.recurrent import stepwise
 from salience.methods.rules import following, share, sloped, variables
@@ -19,8 +19,10 @@ from salience.models.pooled import Pooled
 from salience.passes import Needs, differentiate
 from salience.types import Attribution, Batch, Model, Targets
 
-RULES = ("attnlrp", "cp", "conservative")
 RuleSet = Literal["attnlrp", "cp", "conservative"]
+RULES = get_args(RuleSet)
+ROUTERS = ("Experts", "SparseMoeBlock", "TopKRouter")
+"""How transformers ends the names of modules that send tokens to different experts."""
 _SEEN = Needs.GRADIENT | Needs.ATTENTION
 """Attention is asked for so that the model writes it out: no rule reaches into a fused kernel."""
 
@@ -185,8 +187,10 @@ def deep_lift(model: Model, batch: Batch, target: Targets, /, *, baseline: Repla
 
     Paper: Shrikumar et al. 2017, arXiv:1704.02685
     Cost: 1 forward, 1 backward, each on twice the rows
-    Needs: an embedding layer; attention that can be written out
+    Needs: an embedding layer; attention that can be written out; no mixture of experts
     """
+    if any(type(part).__name__.endswith(ROUTERS) for part in model.module.modules()):
+        raise UnsupportedModel(_unpaired(f"{model.name} sends tokens to different experts"))
     baseline = baseline or usual(model)
     x, b = model.embed(batch), replaced(model, batch, batch.content, baseline)
     scores, gaps = [], []
@@ -211,7 +215,7 @@ def _lifted(
     """Scores and completeness gap of texts that run in one pass with their baselines below them."""
     rows = torch.arange(len(batch), device=x.device).repeat(2)
     both = target.take(rows)
-    within = following(model.module, rescale(), _rescaled)
+    within = following(model.module, rescale(len(batch)), partial(_rescaled, texts=len(batch)))
     seen = differentiate(model, batch.take(rows), both, needs=_SEEN, embeddings=torch.cat([x, b]), within=within)
     assert seen.gradient is not None
     scores = _summed(seen.gradient[: len(batch)] * (x - b), batch)
@@ -219,31 +223,42 @@ def _lifted(
     return scores, scores.sum(1) - (at_x - at_b)
 
 
-def rescale() -> op.Table:
+def rescale(texts: int) -> op.Table:
     """The stand-ins of the rescale rule for rows that hold the texts, then as many baselines."""
     return {
-        **{f: partial(_rescaled_function, f) for f in (*op.ACTIVATIONS, *op.SQUASHED)},
-        torch.lstm: stepwise(_plain_lstm_step),
+        **{f: partial(_rescaled_function, texts, f) for f in (*op.ACTIVATIONS, *op.SQUASHED)},
+        torch.lstm: stepwise(partial(_plain_lstm_step, texts=texts)),
     }
 
 
-def _plain_lstm_step(x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _plain_lstm_step(
+    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], *, texts: int
+) -> tuple[Tensor, Tensor]:
     i, f, g, o = _gates(x, h, weights)
-    i, f, o = (_rescaled(gate, gate.sigmoid()) for gate in (i, f, o))
-    c = f * c + i * _rescaled(g, g.tanh())
-    return o * _rescaled(c, c.tanh()), c
+    i, f, o = (_rescaled(gate, gate.sigmoid(), texts) for gate in (i, f, o))
+    c = f * c + i * _rescaled(g, g.tanh(), texts)
+    return o * _rescaled(c, c.tanh(), texts), c
 
 
-def _rescaled_function(function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _rescaled(x, function(x, *args, **kwargs))
+def _rescaled_function(texts: int, function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _rescaled(x, function(x, *args, **kwargs), texts)
 
 
-def _rescaled(x: Tensor, y: Tensor) -> Tensor:
+def _rescaled(x: Tensor, y: Tensor, texts: int) -> Tensor:
     """dy/dx := Δy/Δx, or the derivative where text and baseline hardly differ."""
     if not x.requires_grad:
         return y
+    if x.shape[0] % (2 * texts):  # a view that joins texts with their tokens or heads keeps the halves apart
+        raise UnsupportedModel(_unpaired(f"the model has {x.shape[0]} rows where {2 * texts} went in"))
     slope, near = _multiplier(x, y)
     return torch.where(near, y, sloped(x, y, slope))
+
+
+def _unpaired(why: str) -> str:
+    return (
+        f"deep_lift sets every text beside its baseline, and {why}, so that the two cannot be told apart. Choose a "
+        "gradient method such as integrated_gradients."
+    )
 
 
 def _multiplier(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

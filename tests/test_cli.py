@@ -125,7 +125,7 @@ def test_results_come_in_the_order_of_the_texts_across_windows(explain: Explain,
 def test_a_cut_text_is_told_in_one_line(explain: Explain):
     code, out, err = explain("fine film " * 60, "--json", "--method", "gradient")
     assert code == 0
-    assert "seen" in json.loads(out)
+    assert "unseen" in json.loads(out)
     assert err.count("\n") == 1
     assert err.startswith("salience: warning: text 0 is longer than the 64 tokens")
 

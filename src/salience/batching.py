@@ -29,7 +29,7 @@ def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "
         mask=rows([[1] * len(e) for e in encoded], 0, torch.bool),
         special=rows([e.special for e in encoded], 1, torch.bool),
         segments=segments,
-        words=rows([numbers(e.text, e.offsets) for e in encoded], -1, torch.long),
+        words=rows([numbers(e.text, e.offsets, e.special) for e in encoded], -1, torch.long),
     )
 
 

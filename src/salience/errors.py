@@ -21,7 +21,7 @@ class BadModel(SalienceError):
 
 
 class TruncatedText(UserWarning):
-    """The model saw only the beginning of a text."""
+    """The model saw only a part of a text."""
 
 
 def choose(value: object, options: Iterable[str], what: str) -> str:
@@ -40,9 +40,8 @@ def unknown(value: object, known: Iterable[str], what: str) -> str:
     return f"unknown {what} {value!r}.{hint} Known: {', '.join(names)}."
 
 
-def too_long(number: int, limit: int, unseen: int, seen: int) -> str:
-    """The sentence for a text of which the model sees only the beginning."""
-    return (
-        f"text {number} is longer than the {limit} tokens that the model can read; its last {unseen} or so were not "
-        f"seen (from character {seen})"
-    )
+def too_long(number: int, limit: int, unseen: Iterable[tuple[int, int]]) -> str:
+    """The sentence for a text of which the model sees only a part; without spans, no whole character was lost."""
+    places = " and ".join(f"{start} to {end}" for start, end in unseen)
+    what = f"characters {places} were" if places else "white space or a part of a character was"
+    return f"text {number} is longer than the {limit} tokens that the model can read; {what} not seen"

@@ -181,7 +181,7 @@ def _explanations(
             model=model.name,
             gaps={k: float(v[row]) for k, v in found.gaps.items()},
             pair_at=text.pair_at,
-            seen=text.seen,
+            unseen=text.unseen,
         )
 
 

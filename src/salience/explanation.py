@@ -37,9 +37,8 @@ class Explanation:
     """How much each token mattered to one number of one prediction.
 
     ``scores`` are signed and unnormalised, one per token, special tokens included. ``value`` is the explained number.
-    ``gaps`` tells how far the scores miss what the method's theory promises. ``seen`` is the number of characters that
-    the model saw when the text was too long for it, otherwise None; ``pair_at`` is where the second text of a pair
-    begins.
+    ``gaps`` tells how far the scores miss what the method's theory promises. ``unseen`` are the spans of the text
+    that the model did not read, as it was too long; ``pair_at`` is where the second text of a pair begins.
     """
 
     text: str
@@ -55,14 +54,17 @@ class Explanation:
     model: str
     gaps: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     pair_at: int | None = None
-    seen: int | None = None
+    unseen: tuple[Span, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.text, self.method, self.model, self.target, self.scores))
 
     def words(self) -> list[Word]:
-        """Words in the order of the text; a word's score is the sum of its tokens'."""
-        groups = _words.members(self.text, self.offsets)
+        """Words in the order of the text; a word's score is the sum of its tokens'.
+
+        White space that has a token of its own is a word too, so that no score of the text is lost.
+        """
+        groups = _words.members(self.text, self.offsets, self.special)
         scores = _words.reduce(groups, self.scores)
         return [Word(self.text[a:b], a, b, s) for ((a, b), _), s in zip(groups, scores, strict=True)]
 
@@ -99,8 +101,8 @@ class Explanation:
             "word_scores": [w.score for w in words],
             "gaps": dict(self.gaps),
         }
-        optional = {"pair_at": self.pair_at, "seen": self.seen}
-        return data | {k: v for k, v in optional.items() if v is not None}
+        paired = {} if self.pair_at is None else {"pair_at": self.pair_at}
+        return data | paired | ({"unseen": [list(span) for span in self.unseen]} if self.unseen else {})
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), ensure_ascii=False)
@@ -122,7 +124,7 @@ class Explanation:
             model=data["model"],
             gaps=data.get("gaps", _EMPTY),
             pair_at=data.get("pair_at"),
-            seen=data.get("seen"),
+            unseen=tuple((int(a), int(b)) for a, b in data.get("unseen", ())),
         )
 
     def _repr_html_(self) -> str:

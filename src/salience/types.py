@@ -24,7 +24,7 @@ class Encoded:
     """One text as the model reads it.
 
     ``offsets`` are character spans of ``text``. A pair is joined by a line break, and ``pair_at`` is the character
-    where its second text begins. ``seen`` is how many characters the model saw when the text was too long for it.
+    where its second text begins. ``unseen`` are the spans that the model did not read, as the text was too long for it.
     """
 
     text: str
@@ -34,7 +34,7 @@ class Encoded:
     special: tuple[bool, ...]
     segments: tuple[int, ...] | None = None
     pair_at: int | None = None
-    seen: int | None = None
+    unseen: tuple[Span, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -101,7 +101,7 @@ def test_words_are_erased_whole_and_share_their_score():
     for row, (text, encoded) in enumerate(zip(texts, model.encode(texts), strict=True)):
         column = int(target.labels[row])
         whole = value(model, text, column, [], "mask")
-        groups = salience.words.members(encoded.text, encoded.offsets)
+        groups = salience.words.members(encoded.text, encoded.offsets, encoded.special)
         for _, tokens in groups:
             drop = whole - value(model, text, column, tokens, "mask")
             assert close(found[row, tokens], [drop / len(tokens)] * len(tokens), abs(whole))

@@ -215,19 +215,57 @@ def test_only_unknown_tokens():
     assert [t for t, s in zip(found.tokens, found.special, strict=True) if not s] == ["[UNK]", "[UNK]"]
 
 
+LONG = "a fine film " * 60
+
+
 def test_a_long_text_is_cut_aloud_and_recorded():
-    model = build("bert")
-    text = "a fine film " * 60
-    with pytest.warns(TruncatedText, match="longer than the 64 tokens"):
-        (found,) = salience.explain(model, text, "input_x_gradient")
+    said = r"^text 0 is longer than the 64 tokens that the model can read; characters 247 to 719 were not seen$"
+    with pytest.warns(TruncatedText, match=said):
+        (found,) = salience.explain(build("bert"), LONG, "input_x_gradient")
     assert len(found.tokens) == 64
-    assert found.seen == max(end for _, end in found.offsets) < len(text)
-    assert found.to_dict()["seen"] == found.seen
+    assert found.unseen == ((247, 719),)
+    assert max(end for _, end in found.offsets) == 246  # 62 words of text: 20 times three, and two
+    assert found.to_dict()["unseen"] == [[247, 719]]
+    assert salience.explanation.Explanation.from_dict(found.to_dict()).unseen == found.unseen
+
+
+def test_a_text_that_fits_has_nothing_unseen():
+    (found,) = salience.explain(build("bert"), "\x00 A fine film \x00", "input_x_gradient")
+    assert found.unseen == ()
+    assert "unseen" not in found.to_dict()
+
+
+@pytest.mark.parametrize("shape", ["bert", "roberta", "gpt2", "xlm_roberta"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("pair", [(LONG, LONG), (LONG, "a film"), ("a film", LONG)])
+def test_of_a_pair_whatever_was_cut_is_told(shape: str, side: str, pair: tuple[str, str], monkeypatch):
+    model = build(shape)
+    monkeypatch.setattr(model.tokenizer, "truncation_side", side)
+    with pytest.warns(TruncatedText, match=r"characters \d+ to \d+( and \d+ to \d+)? were not seen"):
+        (found,) = model.encode([pair])
+    spans = [(0, len(pair[0])), (found.pair_at, len(found.text))]
+    assert [any(a <= x and y <= b for x, y in found.unseen) for a, b in spans] == [part == LONG for part in pair]
+    covered = {i for a, b in found.offsets for i in range(a, b)}
+    unread = {i for a, b in found.unseen for i in range(a, b)}
+    assert not covered & unread
+    assert all(i in covered | unread or c.isspace() for i, c in enumerate(found.text))
+    assert all(not found.text[i].isspace() for a, b in found.unseen for i in (a, b - 1))
+
+
+def test_a_tokenizer_that_cuts_on_the_left_leaves_the_beginning_unseen(monkeypatch):
+    model = build("bert")
+    monkeypatch.setattr(model.tokenizer, "truncation_side", "left")
+    with pytest.warns(TruncatedText, match="characters 0 to 469 were not seen"):
+        (found,) = model.encode([LONG.strip()])
+    assert found.unseen == ((0, 469),)
+    assert min(a for a, b in found.offsets if b) == 470
 
 
 def test_roberta_has_room_for_its_own_count_of_positions():
     with pytest.warns(TruncatedText, match="longer than the 62 tokens"):
-        salience.explain(build("roberta"), "film " * 100, "input_x_gradient")
+        (found,) = salience.explain(build("roberta"), "film " * 100, "input_x_gradient")
+    assert len(found.tokens) == 62
+    assert found.unseen == ((1 + max(end for _, end in found.offsets), 499),)
 
 
 def test_pairs_have_offsets_in_the_joined_text():

@@ -1,12 +1,13 @@
 """The debate's classifiers: the formula, saving and loading, bad input."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import salience
-from salience.errors import BadInput, BadModel
+from salience.errors import BadInput, BadModel, TruncatedText
 from salience.passes import forward
 from shapes import POOLED, TEXTS, build
 
@@ -77,3 +78,15 @@ def test_edits_reach_attention_and_states():
     h = forward(model, batch, hidden=True).hidden[1]
     mean = (h * batch.mask[..., None]).sum(1) / batch.mask.sum(1, keepdim=True)
     torch.testing.assert_close(uniform, mean @ model.classifier.weight.T + model.classifier.bias)
+
+
+def test_a_long_text_is_cut_aloud_and_recorded():
+    model = build("pooled_average")
+    model.config = replace(model.config, longest=4)
+    with pytest.warns(
+        TruncatedText, match="longer than the 4 tokens that the model can read; characters 15 to 21 were"
+    ):
+        (found,) = salience.explain(model, " A fine film,\n so far ", "input_x_gradient")
+    assert found.tokens == ("a", "fine", "film", ",")
+    assert found.unseen == ((15, 21),)
+    assert found.text[15:21] == "so far"

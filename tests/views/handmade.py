@@ -37,6 +37,14 @@ def made(text: str = SENTENCE, scores: Sequence[float] | None = None, **changes:
     return Explanation(**(values | changes))
 
 
+def spaced(scores: Sequence[float]) -> Explanation:
+    """A text whose line breaks are one token and whose next space is another, as to GPT-2."""
+    offsets = ((0, 1), (1, 6), (6, 8), (8, 9), (9, 13))
+    text = "A fine\n\n film"
+    names = tuple(text[a:b] for a, b in offsets)
+    return made(text, scores, tokens=names, offsets=offsets, special=(False,) * 5)
+
+
 def layered(count: int = 3, **changes: Any) -> list[Explanation]:
     """One method over layers, each with other scores."""
     return [

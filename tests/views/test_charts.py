@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from salience.errors import BadInput
 from salience.views import charts
 from salience.views.sheet import sheets
-from views.handmade import NASTY, TEXTS, layered, made
+from views.handmade import NASTY, TEXTS, layered, made, spaced
 
 
 def drawn(*explanations, level: str = "word") -> charts.Drawing:
@@ -80,8 +80,16 @@ def test_heat_map_has_a_square_for_each_layer_and_word():
 
 
 def test_a_cut_text_says_how_much_was_not_read():
-    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), seen=6)
+    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), unseen=((7, 11),))
     assert "… (4 characters not read)" in texts(drawn(e))
+
+
+def test_white_space_shows_a_mark_where_it_has_a_colour_and_breaks_the_line():
+    drawing = drawn(spaced((0.1, 1.0, -0.9, 0.0, 0.5)))
+    at = {w.text: w.y for w in drawing.words}
+    assert at["fine"] == at["⏎⏎"] < at["film"]
+    assert "␣" not in at
+    assert "⏎⏎" not in texts(drawn(spaced((0.1, 1.0, 0.01, 0.0, 0.5))))
 
 
 def test_the_chart_is_one_specification_without_outside_data():

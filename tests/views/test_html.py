@@ -1,3 +1,4 @@
+import dataclasses
 import re
 from html.parser import HTMLParser
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from salience.explanation import ExplainedTarget
 from salience.views.html import fragment, page
 from salience.views.sheet import pieces, visible
-from views.handmade import NASTY, TEXTS, layered, made
+from views.handmade import NASTY, TEXTS, layered, made, spaced
 
 VOID = {"meta"}
 PAGE = "html head meta title style body main h1 article header p bdi div b span i section h2 mark s"
@@ -145,8 +146,8 @@ def test_special_tokens_are_not_part_of_the_selectable_text():
 
 
 def test_unread_text_is_struck_out():
-    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), seen=6)
-    assert '<s title="the model did not read this"> film</s>' in page([e])
+    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), unseen=((7, 11),))
+    assert '<s title="the model did not read this">film</s>' in page([e])
 
 
 def test_a_regression_has_no_bars():
@@ -169,3 +170,24 @@ def test_every_piece_has_a_number_in_the_table(level: str):
 
 def test_visible_is_what_the_reader_of_a_title_gets():
     assert visible("a\x1bb") in page([made()], title="a\x1bb")
+
+
+def test_white_space_keeps_its_characters_and_is_named_where_it_has_a_colour():
+    seen = Reader(out := page([spaced((0.1, 1.0, -0.9, 0.0, 0.5))]))
+    assert seen.sentences == ["A fine\n\n film"]
+    named = {a["data-name"]: a["class"] for tag, a in seen.tags if tag == "mark" and "data-name" in a}
+    assert named == {"⏎⏎": "against", "␣": ""}
+    assert ".salience mark.against[data-name]::before" in out, "a name shows only beside a colour"
+    assert "\u2068⏎⏎\u2069 -0.9" in out
+
+
+def test_both_texts_of_a_pair_are_struck_out_where_they_were_cut():
+    offsets = ((0, 0), (2, 6), (13, 15), (0, 0))
+    tokens = ("[CLS]", "fine", "It", "[SEP]")
+    e = made(
+        "A fine film\n It is", (0.0, 1.0, 2.0, 0.0), tokens=tokens, offsets=offsets, special=(True, False, False, True)
+    )
+    e = dataclasses.replace(e, pair_at=12, unseen=((0, 1), (7, 11), (16, 18)))
+    out = page([e])
+    assert re.findall(r"<s title=[^>]*>([^<]*)</s>", out) == ["A", "film", "is"]
+    assert Reader(out).sentences == [e.text]

@@ -94,7 +94,7 @@ def test_gaps_are_told_as_a_share_of_what_they_are_gaps_of():
 
 
 def test_a_text_that_was_not_read_whole_is_told():
-    assert notes(made(gaps={}, seen=6)) == ["the model read 6 of the text's 30 characters"]
+    assert notes(made(gaps={}, unseen=((0, 2), (26, 30)))) == ["the model did not read 6 of the text's 30 characters"]
 
 
 def test_what_is_explained_in_words():
@@ -127,7 +127,7 @@ def test_signed_or_not():
 
 def test_a_next_token_shows_its_space():
     assert label(" Paris") == "␣Paris"
-    assert label("\n") == "␊"
+    assert label("\n") == "⏎"
     assert label("two words") == "two words"
 
 

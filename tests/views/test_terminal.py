@@ -9,7 +9,7 @@ from salience.explanation import Explanation
 from salience.views import terminal
 from salience.views.colours import DARK, LIGHT
 from salience.views.sheet import pieces, visible
-from views.handmade import NASTY, TEXTS, layered, made
+from views.handmade import NASTY, TEXTS, layered, made, spaced
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -99,11 +99,11 @@ def test_the_whole_text_is_there_in_its_order(text: str):
 
 
 def test_what_was_not_read_is_told_and_struck_out():
-    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), seen=6)
+    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), unseen=((7, 11),))
     shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
     assert shown.plain == "A fine film"
-    assert [shown.plain[s.start : s.end] for s in shown.spans if "strike" in str(s.style)] == [" film"]
-    assert "the model read 6 of the text's 11 characters" in printed([e], colour=False)
+    assert [shown.plain[s.start : s.end] for s in shown.spans if "strike" in str(s.style)] == ["film"]
+    assert "the model did not read 4 of the text's 11 characters" in printed([e], colour=False)
 
 
 def test_special_tokens_are_named_at_token_level_only():
@@ -136,3 +136,22 @@ def test_the_ground_is_the_terminals():
     assert terminal.ground({"COLORFGBG": "0;15"}) == LIGHT
     assert terminal.ground({"COLORFGBG": "15;default;0"}) == DARK
     assert terminal.ground({}) == DARK
+
+
+def test_white_space_shows_a_mark_where_it_has_a_colour():
+    e = spaced((0.1, 1.0, -0.9, 0.0, 0.5))
+    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    assert shown.plain == "A fine⏎⏎\n\n film"
+    assert terminal.sentence(e, pieces(e), terminal._Paint(False, DARK)).plain == "A fine(++)⏎⏎(--)\n\n film(+)"
+    assert re.search(r"⏎⏎ +-0\.9000", printed([e], colour=False))
+
+
+def test_white_space_without_a_colour_is_itself():
+    e = spaced((0.1, 1.0, 0.01, 0.0, 0.5))
+    assert terminal.sentence(e, pieces(e), terminal._Paint(True, DARK)).plain == e.text
+
+
+def test_a_word_cut_in_two_is_struck_out_from_there():
+    e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (7, 9), (0, 0)), unseen=((9, 11),))
+    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    assert [shown.plain[s.start : s.end] for s in shown.spans if "strike" in str(s.style)] == ["lm"]

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from salience.errors import BadInput, choose
 from salience.explanation import Explanation
-from salience.views.colours import LIGHT, hexadecimal, ink, shade
+from salience.views.colours import FAINT, LIGHT, hexadecimal, ink, shade
 from salience.views.sheet import (
     Piece,
     Sheet,
@@ -21,6 +21,7 @@ from salience.views.sheet import (
     label,
     listed,
     notes,
+    parted,
     pieces,
     right_to_left,
     sheets,
@@ -232,7 +233,7 @@ def _sentence(drawing: Drawing, e: Explanation, found: Sequence[Piece]) -> None:
 def _box(drawing: Drawing, e: Explanation, piece: Piece, x: float, y: float, wide: float) -> str:
     """The coloured ground of a piece; returns the colour of the letters on it."""
     ground = shade(piece.relative, LIGHT)
-    told = f"{visible(piece.shown(e.text), keep='')} {piece.score:+.4g}"
+    told = f"{_named(e, piece)} {piece.score:+.4g}"
     drawing.boxes.append(Box(x - 3, y + 3, x + wide + 3, y + LINE - 3, hexadecimal(ground), told))
     return QUIET if piece.name and abs(piece.relative) < 0.3 else hexadecimal(ink(ground))
 
@@ -253,23 +254,34 @@ def _runs(e: Explanation, found: Sequence[Piece]) -> Iterator[tuple[str, Piece |
     """Pieces and the text between them, each with the space before it and whether a new line starts there."""
     at = 0
     for piece in found:
+        if piece.blank(e.text) and abs(piece.relative) < FAINT:
+            continue
         between = e.text[at : piece.start]
-        if between.strip():
-            yield label(between.strip()), None, 6, "\n" in between
-        text = label(piece.shown(e.text).strip() or "␣")
-        yield text, piece, 6 if between or piece.name else 4, "\n" in between and not between.strip()
-        at = max(at, piece.end)
-    rest = e.text[at:].strip()
-    if rest and e.seen is not None:
-        yield f"… ({len(rest)} characters not read)", None, 6, False
-    elif rest:
-        yield label(rest), None, 6, False
+        yield from _between(e, at, piece.start)
+        yield _named(e, piece), piece, 6 if between or piece.name else 4, "\n" in between and not between.strip()
+        # White space that is marked still parts its neighbours, and still breaks the line.
+        at = max(at, piece.start if piece.blank(e.text) else piece.end)
+    yield from _between(e, at, len(e.text))
+
+
+def _between(e: Explanation, start: int, end: int) -> Iterator[tuple[str, None, float, bool]]:
+    """Text without a score; of what the model did not read, only how much it is."""
+    for part, unread in parted(e, start, end):
+        if unread:
+            yield f"… ({len(part)} characters not read)", None, 6, "\n" in e.text[start:end]
+        elif part.strip():
+            yield label(part.strip()), None, 6, "\n" in part
+
+
+def _named(e: Explanation, piece: Piece) -> str:
+    shown = piece.shown(e.text)
+    return label(shown.strip() or shown)
 
 
 def _heat_map(drawing: Drawing, row: Sequence[Explanation], level: str) -> None:
     """Layers down, words across, in blocks that fit the width."""
     found = [pieces(e, level) for e in row]
-    names = [_cut(label(p.shown(row[0].text).strip())) for p in found[0]]
+    names = [_cut(_named(row[0], p)) for p in found[0]]
     drawing.y += 6
     drawing.rule()
     drawing.write(MARGIN, row[0].method, INK, SMALL, "bold")

@@ -15,6 +15,7 @@ from salience.views.sheet import (
     label,
     listed,
     notes,
+    parted,
     pieces,
     plain_settings,
     sheets,
@@ -96,9 +97,11 @@ def _sentence(e: Explanation, found: Sequence[Piece]) -> Iterator[str]:
 
 
 def _plain(e: Explanation, start: int, end: int) -> str:
-    stop = end if e.seen is None else min(max(e.seen, start), end)
-    unread = e.text[stop:end]
-    return _text(e.text[start:stop]) + (f'<s title="the model did not read this">{_text(unread)}</s>' if unread else "")
+    """A stretch of the text, struck out where the model did not read it."""
+    return "".join(
+        f'<s title="the model did not read this">{_text(part)}</s>' if unread else _text(part)
+        for part, unread in parted(e, start, end)
+    )
 
 
 def _mark(e: Explanation, piece: Piece) -> str:
@@ -106,8 +109,9 @@ def _mark(e: Explanation, piece: Piece) -> str:
     if piece.name:
         kind = f"special {_side(piece)}"
         return f'<span class="{kind}" {_strength(piece)} title="{said}" data-name="{_text(piece.name)}"></span>'
-    text = _text(e.text[piece.start : piece.end])
-    return f'<mark class="{_side(piece)}" {_strength(piece)} title="{said}" aria-label="{said}">{text}</mark>'
+    text = _plain(e, piece.start, piece.end)
+    name = f' data-name="{label(piece.shown(e.text))}"' if piece.blank(e.text) else ""
+    return f'<mark class="{_side(piece)}" {_strength(piece)}{name} title="{said}" aria-label="{said}">{text}</mark>'
 
 
 def _side(piece: Piece) -> str:
@@ -120,7 +124,11 @@ def _strength(piece: Piece) -> str:
 
 def _told(e: Explanation, piece: Piece) -> str:
     """A piece and its score; the marks around it keep its direction to itself."""
-    return f"\u2068{visible(piece.shown(e.text), keep='')}\u2069 {piece.score:+.4g}"
+    return f"\u2068{_named(e, piece)}\u2069 {piece.score:+.4g}"
+
+
+def _named(e: Explanation, piece: Piece) -> str:
+    return label(piece.shown(e.text)) if piece.blank(e.text) else visible(piece.shown(e.text), keep="")
 
 
 def _heat_map(row: Sequence[Explanation], level: str) -> str:
@@ -248,7 +256,8 @@ _STYLE = (
 .salience mark, .salience .special { color: inherit; background: none; border-radius: 3px; padding: .12em 0; }
 .salience .special { font: italic .8em ui-monospace, monospace; color: var(--quiet); margin: 0 .3em;
   user-select: none; }
-.salience .special::before { content: attr(data-name); }
+.salience .special::before, .salience mark.for[data-name]::before, .salience mark.against[data-name]::before {
+  content: attr(data-name); }
 .salience .special.for, .salience .special.against { color: inherit; }
 .salience .for { background: color-mix(in srgb, var(--for) calc(var(--s) * 100%), transparent); }
 .salience .against { background: color-mix(in srgb, var(--against) calc(var(--s) * 100%), transparent); }

@@ -28,6 +28,10 @@ class Piece:
     def shown(self, text: str) -> str:
         return self.name or text[self.start : self.end]
 
+    def blank(self, text: str) -> bool:
+        """Whether it is white space alone, which shows its colour only if something visible stands there."""
+        return self.shown(text).isspace()
+
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
@@ -124,9 +128,22 @@ def _tokens(e: Explanation) -> Iterator[tuple[int, int, float, str]]:
 def notes(explanation: Explanation) -> list[str]:
     """What the reader should know of these scores: the gaps, and whether the model read the whole text."""
     found = [_gap(name, gap, explanation) for name, gap in explanation.gaps.items()]
-    if explanation.seen is not None:
-        found.append(f"the model read {explanation.seen} of the text's {len(explanation.text)} characters")
+    if explanation.unseen:
+        unread = sum(end - start for start, end in explanation.unseen)
+        found.append(f"the model did not read {unread} of the text's {len(explanation.text)} characters")
     return found
+
+
+def parted(explanation: Explanation, start: int, end: int) -> Iterator[tuple[str, bool]]:
+    """A stretch of the text in parts that the model read or did not read; the latter come with True."""
+    at = start
+    for first, last in explanation.unseen:
+        a, b = max(first, at), min(last, end)
+        if a < b:
+            yield explanation.text[at:a], False
+            yield explanation.text[a:b], True
+            at = b
+    yield explanation.text[at:end], False
 
 
 SUMS = ("completeness", "conservation", "efficiency")
@@ -187,11 +204,19 @@ def listed(explanation: Explanation) -> tuple[list[tuple[str, float]], int]:
 
 
 def label(name: str) -> str:
-    """A label on one line, its outer spaces visible: they tell a language model's tokens apart."""
+    """A label on one line, its outer spaces visible: they tell a language model's tokens apart.
+
+    >>> label(" Paris"), label("\\n\\n")
+    ('␣Paris', '⏎⏎')
+    """
+    if name.isspace():
+        return "".join(_SPACES.get(c, "␣") for c in name.replace("\r\n", "\n"))
     inner = name.strip(" ")
-    before = len(name) - len(name.lstrip(" ")) if inner else len(name)
-    after = len(name) - len(name.rstrip(" ")) if inner else 0
+    before, after = len(name) - len(name.lstrip(" ")), len(name) - len(name.rstrip(" "))
     return visible("␣" * before + inner + "␣" * after, keep="")
+
+
+_SPACES = {"\n": "⏎", "\r": "⏎", "\t": "⇥"}
 
 
 def visible(text: str, keep: str = "\n") -> str:

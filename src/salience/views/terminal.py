@@ -20,6 +20,7 @@ from salience.views.sheet import (
     label,
     listed,
     notes,
+    parted,
     pieces,
     sheets,
     signed,
@@ -30,6 +31,8 @@ TOP = 5
 BAR = 20
 WIDEST = 14
 """Cells of the widest column of a heat map; longer words are cut there, since the sentence stands elsewhere too."""
+
+_PLAIN, _UNREAD = Style.null(), Style(dim=True, strike=True)
 
 
 def render(
@@ -69,6 +72,9 @@ class _Paint:
 
     def marks(self, relative: float) -> str:
         return "" if self.colour else marks(relative)
+
+    def shows(self, relative: float) -> bool:
+        return bool(self.marks(relative)) or bool(self.style(relative))
 
 
 def marks(relative: float) -> str:
@@ -131,23 +137,25 @@ def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
         if piece.name:
             text.append(" " if text and not text.plain[-1].isspace() else "")
             text.append(visible(piece.name, keep=""), paint.style(piece.relative) + Style(dim=True, italic=True))
+        elif piece.blank(e.text) and paint.shows(piece.relative):
+            text.append(label(piece.shown(e.text)), paint.style(piece.relative))
         else:
-            text.append(visible(e.text[piece.start : piece.end]), paint.style(piece.relative))
+            _plain(text, e, piece.start, piece.end, paint.style(piece.relative))
         if signs := paint.marks(piece.relative):
             text.append(f"({signs})", "bold")
         if piece.name:
             text.append(" ")
+        elif piece.blank(e.text) and paint.shows(piece.relative):
+            text.append("\n" * piece.shown(e.text).count("\n"))
         at = max(at, piece.end)
     _plain(text, e, at, len(e.text))
     return text
 
 
-def _plain(text: Text, e: Explanation, start: int, end: int) -> None:
-    """Text between pieces, in two parts where the model stopped reading."""
-    stop = len(e.text) if e.seen is None else min(max(e.seen, start), end)
-    text.append(visible(e.text[start : min(stop, end)]))
-    if stop < end:
-        text.append(visible(e.text[stop:end]), "dim strike")
+def _plain(text: Text, e: Explanation, start: int, end: int, style: Style = _PLAIN) -> None:
+    """A stretch of the text, struck out where the model did not read it."""
+    for part, unread in parted(e, start, end):
+        text.append(visible(part), style + _UNREAD if unread else style)
 
 
 def _strongest(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Table:
@@ -162,7 +170,7 @@ def _strongest(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Table:
 
 
 def _one_line(text: str) -> str:
-    short = " ".join(text.split())
+    short = " ".join(text.split()) or text
     return set_cell_size(short, 30).rstrip() + "…" if cell_len(short) > 31 else short
 
 

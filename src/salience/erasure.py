@@ -1,7 +1,7 @@
 """The one place where tokens are taken away: replaced, zeroed or deleted, on ids and embeddings, never on text."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,10 +10,10 @@ from torch import Tensor
 from salience.errors import BadInput, choose
 from salience.types import Batch, Model
 
-REPLACEMENTS = ("zero", "mask", "pad", "unk", "mean")
 Replacement = Literal["zero", "mask", "pad", "unk", "mean"]
-ERASURES = (*REPLACEMENTS, "delete")
-Erasure = Literal["zero", "mask", "pad", "unk", "mean", "delete"]
+REPLACEMENTS = get_args(Replacement)
+Erasure = Literal[Replacement, "delete"]
+ERASURES = get_args(Erasure)
 Eraser = Callable[[Batch, Bool[Tensor, "b t"]], tuple[Batch, Tensor | None]]
 """Takes the chosen tokens from rows: the rows to pass, and their embeddings where those are not the rows' own."""
 

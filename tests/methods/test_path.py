@@ -1,5 +1,6 @@
 """Integrated gradients and gradient SHAP against slow loops, against captum, and against what theory promises."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from salience.erasure import replaced
 from salience.errors import BadInput
 from salience.explainer import explain, targets
-from salience.methods import quadrature
+from salience.methods import path, quadrature
 from salience.methods.path import gradient_shap, integrated_gradients
 from salience.passes import forward, frozen
 from salience.randomness import generators
@@ -188,6 +189,39 @@ def test_each_explanation_records_its_own_nodes():
     assert (fixed.settings["nodes"], fixed.settings["rule"]) == (5, "gauss_legendre")
 
 
+def half(shape: str) -> Model:
+    model = build(shape)
+    model.module.bfloat16()
+    return model
+
+
+@pytest.mark.parametrize("shape", ["bert", "gpt2"])
+def test_the_nodes_of_a_model_in_half_precision_are_not_wasted_on_its_rounding(shape: str):
+    model = half(shape)
+    found = integrated_gradients(model, *given_texts(model), max_nodes=500)
+    assert (found.settings["nodes"] <= 33).all()
+
+
+def test_in_half_precision_every_node_has_its_own_place(monkeypatch: pytest.MonkeyPatch):
+    """1 − 1/1024 is 1 in bfloat16, yet a tenth of the last step between far ends is not."""
+    model = half("pooled_mlp")
+    batch, target = given_texts(model, TEXTS[3:])
+    places: list[Tensor] = []
+    whole = path.differentiate
+
+    def watched(*args: Any, embeddings: Tensor) -> Any:
+        places.append(embeddings)
+        return whole(*args, embeddings=embeddings)
+
+    monkeypatch.setattr(path, "differentiate", watched)
+    integrated_gradients(model, batch, target, nodes=1024, rule="left", baseline="mask")
+    e, b = model.embed(batch)[0].float(), replaced(model, batch, batch.content, "mask")[0].float()
+    exact = torch.stack([b + k / 1024 * (e - b) for k in range(1024)]).bfloat16()
+    assert all(p.dtype == torch.bfloat16 for p in places)
+    assert (torch.cat(places).float() - exact.float()).abs().max() <= 2**-8 * exact.float().abs().max()
+    assert not torch.equal(torch.cat(places)[-1], model.embed(batch)[0])
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -314,7 +348,6 @@ def test_captums_gradient_shap_agrees_on_the_same_draws(shape: str, monkeypatch:
     for _ in range(samples):
         drawn.append(float(torch.rand((), generator=source)))
         torch.randint(model.words.num_embeddings, (batch.width,), generator=source)
-        torch.randn(batch.width, e.shape[-1], generator=source)
     monkeypatch.setattr(np.random, "uniform", lambda *_: np.array(drawn))
     with frozen(model.module):
         theirs = captum.attr.GradientShap(network(model, batch)).attribute(
@@ -342,7 +375,6 @@ def test_gradient_shap_tells_how_far_its_sum_is_off():
     for _ in range(3):
         torch.rand((), generator=source)
         words = torch.randint(model.words.num_embeddings, (batch.width,), generator=source)
-        torch.randn(batch.width, model.words.embedding_dim, generator=source)
         b = torch.where(batch.content[..., None], model.words.weight[words].detach(), model.embed(batch))
         low.append(target(forward(model, batch, embeddings=b).logits))
     gap = found.scores.sum(1) - (target(forward(model, batch).logits) - torch.stack(low).mean(0))
@@ -355,6 +387,17 @@ def test_seeds_differ_and_special_tokens_score_zero():
     one, two = (gradient_shap(model, batch, target, samples=3, seed=s).scores for s in (0, 1))
     assert not torch.allclose(one, two)
     assert (one[batch.special] == 0).all()
+
+
+def test_a_fixed_baseline_is_computed_once():
+    model = build("bert")
+    batch, target = given_texts(model)
+    expected = gradient_shap(model, batch, target, baseline="mean", samples=6).scores
+    gathered: list[bool] = []
+    model.words.register_forward_hook(lambda _, ids, __: gathered.append(len(ids[0]) == model.words.num_embeddings))
+    small = dataclasses.replace(model, budget=batch.width)
+    assert relative(gradient_shap(small, batch, target, baseline="mean", samples=6).scores, expected) < 1e-5
+    assert sum(gathered) == 1
 
 
 @pytest.mark.parametrize(

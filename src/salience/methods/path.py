@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from salience.batching import fitting
-from salience.erasure import REPLACEMENTS, Replacement, replaced, usual
+from salience.erasure import Replacement, replaced, replacement, usual
 from salience.errors import BadInput, choose
 from salience.methods import quadrature
 from salience.methods.gradient import value_range
@@ -68,29 +68,42 @@ class _Path:
         g, f = torch.zeros(len(text), self.batch.width), torch.zeros(len(text))
         for rows, part in fitting(self.batch, text, self.model.budget):
             at, width = text[rows], part.width
-            start, end = self.start[at, :width], self.end[at, :width]
-            place = torch.lerp(start, end, alpha[rows, None, None])
+            # In half precision 1023/1024 is 1: the place is found in more digits, and then rounded.
+            start, end = self.start[at, :width].to(alpha), self.end[at, :width].to(alpha)
+            place = torch.lerp(start, end, alpha[rows, None, None]).to(self.start)
             seen = differentiate(self.model, part, self.target.take(at), embeddings=place)
             assert seen.gradient is not None
             g[rows, :width] = (seen.gradient * (end - start)).float().sum(-1).cpu()
             f[rows] = self.target.take(at)(seen.output.logits).float().cpu()
         return g * self.batch.mask.cpu()[text.cpu()], f
 
-    def value(self, embeddings: Float[Tensor, "b t d"]) -> Float[Tensor, " b"]:
-        """f itself, by a forward pass."""
-        f = torch.zeros(len(self.batch))
-        for rows, part in fitting(self.batch, torch.arange(len(self.batch)), self.model.budget):
-            seen = forward(self.model, part, embeddings=embeddings[rows, : part.width])
-            f[rows] = self.target.take(rows)(seen.logits).float().cpu()
-        return f
+
+def _wide(x: Tensor) -> torch.dtype:
+    """float32, or better where the model has better."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _value(model: Model, batch: Batch, target: Targets, embeddings: Float[Tensor, "b t d"]) -> Float[Tensor, " b"]:
+    """f itself, by a forward pass."""
+    f = torch.zeros(len(batch))
+    for rows, part in fitting(batch, torch.arange(len(batch)), model.budget):
+        seen = forward(model, part, embeddings=embeddings[rows, : part.width])
+        f[rows] = target.take(rows)(seen.logits).float().cpu()
+    return f
+
+
+def _intact(model: Model, batch: Batch, target: Targets, e: Float[Tensor, "b t d"]) -> Float[Tensor, " b"]:
+    """f of the texts themselves, which may be known."""
+    return _value(model, batch, target, e) if target.value is None else target.value.float().cpu()
 
 
 def _by_rule(path: _Path, rule: str, nodes: int, settings: Mapping[str, object]) -> Attribution:
     """Σ_k w_k g(α_k), with the same nodes for every text."""
     alphas, weights = quadrature.fixed(rule, nodes)
     scores = torch.from_numpy(np.stack([weights @ g for g, _ in _at(path, [alphas] * len(path.batch))])).float()
-    high = path.value(path.end) if path.target.value is None else path.target.value.float().cpu()
-    gaps = {"completeness": scores.sum(1) - (high - path.value(path.start))}
+    high = _intact(path.model, path.batch, path.target, path.end)
+    low = _value(path.model, path.batch, path.target, path.start)
+    gaps = {"completeness": scores.sum(1) - (high - low)}
     return Attribution(scores.to(path.start.device), gaps, {**settings, "rule": rule})
 
 
@@ -101,8 +114,9 @@ def _by_need(path: _Path, tolerance: float, most: int, settings: Mapping[str, ob
             f"tolerance={tolerance} must be above 0 and max_nodes={most} at least {len(quadrature.FIRST)}; "
             "to use fewer nodes, fix their number with nodes"
         )
+    digits = torch.finfo(path.start.dtype).eps
     curves = [quadrature.curve(*seen) for seen in _at(path, [quadrature.FIRST] * len(path.batch))]
-    while any(map(len, wanted := [quadrature.unsettled(c, tolerance, most) for c in curves])):
+    while any(map(len, wanted := [quadrature.unsettled(c, tolerance, most, digits) for c in curves])):
         found = _at(path, [quadrature.midpoints(c)[w] for c, w in zip(curves, wanted, strict=True)])
         curves = [quadrature.refined(c, w, *seen) for c, w, seen in zip(curves, wanted, found, strict=True)]
     scores = torch.from_numpy(np.stack([c.integral for c in curves])).float()
@@ -116,11 +130,11 @@ def _at(path: _Path, alphas: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray,
     """Every text's slopes and f at its own nodes."""
     counts = [len(a) for a in alphas]
     text = torch.arange(len(alphas)).repeat_interleave(torch.tensor(counts)).to(path.start.device)
-    g, f = path.slopes(text, torch.from_numpy(np.concatenate(alphas)).to(path.start))
+    g, f = path.slopes(text, torch.from_numpy(np.concatenate(alphas)).to(text.device, _wide(path.start)))
     return zip(*([part.double().numpy() for part in found.split(counts)] for found in (g, f)), strict=True)
 
 
-Reference = Literal["vocabulary", "zero", "mask", "pad", "unk", "mean"]
+Reference = Literal["vocabulary", Replacement]
 
 
 def gradient_shap(
@@ -145,37 +159,40 @@ def gradient_shap(
     """
     if samples < 1:
         raise BadInput(f"samples={samples} is too few; gradient_shap takes at least 1")
+    fixed = None if choose(baseline, get_args(Reference), "baseline") == "vocabulary" else replacement(model, baseline)
     e = model.embed(batch)
     spread, sources = noise * value_range(e, batch), generators(batch, seed)
     scores, low = torch.zeros(len(batch), batch.width), torch.zeros(len(batch))
     text = torch.arange(len(batch), device=e.device).repeat_interleave(samples)
     for rows, part in fitting(batch, text, model.budget):
         at = text[rows]
-        u, words, epsilon = _draws(model, part, [sources[i] for i in at.tolist()])
-        b = _reference(model, part, baseline, words)
-        path = _Path(model, part, target.take(at), b, e[at, : part.width] + spread[at] * epsilon.to(e))
-        g, _ = path.slopes(torch.arange(len(part), device=e.device), u.to(e))
+        u, words, epsilon = _draws(model, part, [sources[i] for i in at.tolist()], noisy=noise != 0)
+        b, end = _reference(model, part, fixed, words), e[at, : part.width]
+        path = _Path(model, part, target.take(at), b, end if epsilon is None else end + spread[at] * epsilon.to(e))
+        g, _ = path.slopes(torch.arange(len(part), device=e.device), u.to(e.device, _wide(e)))
         scores[:, : part.width].index_add_(0, at.cpu(), g / samples)
-        low.index_add_(0, at.cpu(), path.value(b) / samples)
-    high = _Path(model, batch, target, e, e).value(e) if target.value is None else target.value.float().cpu()
+        low.index_add_(0, at.cpu(), _value(model, part, target.take(at), b) / samples)
+    high = _intact(model, batch, target, e)
     return Attribution(scores.to(e.device), {"completeness": scores.sum(1) - (high - low)})
 
 
 def _draws(
-    model: Model, batch: Batch, sources: Sequence[torch.Generator]
-) -> tuple[Float[Tensor, " b"], Int[Tensor, "b t"], Float[Tensor, "b t d"]]:
-    """A place on the path, random words and normal vectors for each row, all by its own generator, row after row."""
-    words, size = model.words.num_embeddings, model.words.embedding_dim
+    model: Model, batch: Batch, sources: Sequence[torch.Generator], *, noisy: bool
+) -> tuple[Float[Tensor, " b"], Int[Tensor, "b t"], Float[Tensor, "b t d"] | None]:
+    """A place on the path, random words and, if wanted, normal vectors for each row, all by its own generator."""
+    words, size = model.words.num_embeddings, model.words.embedding_dim if noisy else 0
     drawn = [
         (torch.rand((), generator=g), torch.randint(words, (n,), generator=g), torch.randn(n, size, generator=g))
         for n, g in zip(batch.mask.sum(1).tolist(), sources, strict=True)
     ]
     u, ids, epsilon = zip(*drawn, strict=True)
-    return torch.stack(u), padded(list(ids), batch), padded(list(epsilon), batch)
+    return torch.stack(u), padded(list(ids), batch), padded(list(epsilon), batch) if noisy else None
 
 
-def _reference(model: Model, batch: Batch, baseline: str, words: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+def _reference(
+    model: Model, batch: Batch, fixed: Float[Tensor, " d"] | None, words: Int[Tensor, "b t"]
+) -> Float[Tensor, "b t d"]:
     """Where the paths begin: at the drawn words, or at a fixed replacement; special tokens stay."""
-    if choose(baseline, ("vocabulary", *REPLACEMENTS), "baseline") == "vocabulary":
+    if fixed is None:
         return model.embed(replace(batch, ids=torch.where(batch.content, words, batch.ids)))
-    return replaced(model, batch, batch.content, baseline)
+    return torch.where(batch.content[..., None], fixed, model.embed(batch))

@@ -4,7 +4,7 @@ Everything here is a pure function of numbers. Columns are the tokens of one tex
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -13,8 +13,10 @@ from numpy import ndarray
 from salience.errors import BadInput, choose
 
 Rule = Literal["gauss_legendre", "midpoint", "trapezoid", "left", "right"]
-RULES = ("gauss_legendre", "midpoint", "trapezoid", "left", "right")
+RULES = get_args(Rule)
 
+ROUNDINGS = 4
+"""How many roundings of one number the error of an integral may hold."""
 FIRST = np.linspace(0, 1, 17)
 """The nodes that every curve begins with. Both ends are among them, so that f there comes with them."""
 
@@ -100,16 +102,19 @@ def refined(seen: Curve, intervals: ndarray, slopes: Float[ndarray, "k t"], heig
     )
 
 
-def unsettled(seen: Curve, tolerance: float, most: int) -> ndarray:
+def unsettled(seen: Curve, tolerance: float, most: int, digits: float = 0.0) -> ndarray:
     """The intervals to halve next: none once the error is tolerable or ``most`` nodes are used.
 
-    Otherwise those with at least half the error of the worst, the worst first when there is no room for all.
+    Otherwise those with at least half the error of the worst, the worst first when there is no room for all. Numbers
+    are rounded by ``digits`` of their size, which no node would mend: an error of a few of these is tolerable, and
+    nodes that lie no further apart see the same place.
     """
-    room = most - len(seen.alphas)
-    if room < 1 or seen.error <= tolerance * np.abs(seen.integral).max():
+    room, largest = most - len(seen.alphas), np.abs(seen.integral).max()
+    rounding = ROUNDINGS * digits * max(largest, np.abs(seen.heights).max())
+    if room < 1 or seen.error <= max(tolerance * largest, rounding):
         return np.array([], dtype=int)
-    worst = np.maximum(seen.errors.max(1), seen.missing())
-    chosen = np.flatnonzero(worst >= worst.max() / 2)
+    worst = np.maximum(seen.errors.max(1), seen.missing()) * (np.diff(seen.alphas) > ROUNDINGS * digits)
+    chosen = np.flatnonzero((worst > 0) & (worst >= worst.max() / 2))
     return np.sort(chosen[np.argsort(-worst[chosen], kind="stable")][:room])
 
 

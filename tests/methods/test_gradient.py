@@ -168,3 +168,8 @@ def test_more_samples_agree_better_across_seeds():
 def test_an_unknown_reduction_is_refused():
     with pytest.raises(BadInput, match="'l3'"):
         explain(model_of("bert"), TEXT, "gradient", reduction="l3")
+
+
+def test_no_samples_are_refused():
+    with pytest.raises(BadInput, match="samples=0 is too few; smooth_grad takes at least 1"):
+        explain(model_of("bert"), TEXT, "smooth_grad", samples=0)

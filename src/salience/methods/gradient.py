@@ -1,20 +1,21 @@
 """Methods that read the gradient at the input, once or under noise."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from salience.batching import fitting
-from salience.errors import choose
+from salience.errors import BadInput, choose
 from salience.passes import Needs, Pass, differentiate, one_pass
 from salience.randomness import generators, padded
 from salience.types import Batch, Model, Targets
 
 Reduction = Literal["l2", "l1", "linf", "sum", "mean_abs", "squared"]
 
-_REDUCTIONS = {
+_REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {
     "l2": lambda g: g.norm(dim=-1),
     "l1": lambda g: g.abs().sum(-1),
     "linf": lambda g: g.abs().amax(-1),
@@ -26,7 +27,7 @@ _REDUCTIONS = {
 
 def reduced(gradient: Float[Tensor, "b t d"], reduction: str) -> Float[Tensor, "b t"]:
     """One number per token from its gradient vector."""
-    return _REDUCTIONS[choose(reduction, _REDUCTIONS, "reduction")](gradient.float())
+    return _REDUCTIONS[cast(Reduction, choose(reduction, get_args(Reduction), "reduction"))](gradient.float())
 
 
 @one_pass(Needs.GRADIENT)
@@ -72,6 +73,8 @@ def smooth_grad(
     Cost: samples forward, samples backward
     Needs: an embedding layer
     """
+    if samples < 1:
+        raise BadInput(f"samples={samples} is too few; smooth_grad takes at least 1")
     x = model.embed(batch)
     mean = torch.zeros_like(x)
     spread, sources = noise * value_range(x, batch), generators(batch, seed)

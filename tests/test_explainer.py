@@ -3,19 +3,21 @@
 import json
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import salience
-from salience.errors import BadInput
+from salience.erasure import replaced
+from salience.errors import BadInput, BadModel
 from salience.methods.gradient import gradient
 from salience.types import Batch, Model, Target, Targets
 from shapes import TEXTS, build
 
 
 def count_passes(module: nn.Module) -> list[int]:
-    """Counts forward passes by how often the first parameter-holding leaf of the trunk runs."""
+    """Counts forward passes: how often the whole module is called."""
     runs = [0]
 
     def count(*_: object) -> None:
@@ -32,6 +34,7 @@ def test_texts_come_back_in_order_with_their_methods_in_order():
 
 def test_one_pass_methods_asked_for_together_share_one_pass():
     model = build("bert")
+    salience.explain(model, TEXTS[0], "attention")  # where the classifier reads is found out once per model
     runs = count_passes(model.module)
     together = salience.explain(model, TEXTS[1], ["gradient", "input_x_gradient", "attention"])
     assert runs == [1]
@@ -44,8 +47,10 @@ def test_attention_alone_needs_no_backward_pass(monkeypatch: pytest.MonkeyPatch)
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a backward pass was made")
 
+    model = build("bert")
+    salience.explain(model, TEXTS[0], "attention")  # where the classifier reads is found out once per model
     monkeypatch.setattr(torch.autograd, "grad", never)
-    salience.explain(build("bert"), TEXTS[0], "attention")
+    salience.explain(model, TEXTS[0], "attention")
 
 
 def test_the_predicted_label_is_explained_unless_another_is_named():
@@ -65,6 +70,12 @@ def test_each_scale_explains_its_own_number(kind: str):
     logits = salience.passes.forward(model, batch).logits
     scaled = {"logit": logits, "probability": logits.softmax(-1), "log_probability": logits.log_softmax(-1)}[kind]
     assert found.value == pytest.approx(float(scaled[0, 1] - scaled[0, 0]), abs=1e-5)
+    b = replaced(model, batch, batch.content, found.settings["baseline"])
+    low = salience.passes.forward(model, batch, embeddings=b).logits
+    low = {"logit": low, "probability": low.softmax(-1), "log_probability": low.log_softmax(-1)}[kind]
+    climb = float(scaled[0, 1] - scaled[0, 0] - low[0, 1] + low[0, 0])
+    assert sum(found.scores) == pytest.approx(climb, abs=1e-3 * max(map(abs, found.scores)))
+    assert found.gaps["completeness"] == pytest.approx(sum(found.scores) - climb, abs=1e-5)
 
 
 def test_multi_label_probabilities_are_independent():
@@ -85,6 +96,21 @@ def test_regression_has_no_probability():
 def test_a_label_against_itself_is_refused():
     with pytest.raises(BadInput, match="always 0"):
         salience.explain(build("bert"), TEXTS[0], "gradient", target=1, against=1)
+
+
+def test_a_text_predicted_as_what_it_is_held_against_is_told_to_name_its_target():
+    model = build("bert")
+    (found,) = salience.explain(model, TEXTS[0], "gradient")
+    with pytest.raises(BadInput, match=f"a text is predicted '{found.target.label}'.*Name the target"):
+        salience.explain(model, list(TEXTS), "gradient", against=found.target.label)
+
+
+def test_scores_that_are_no_numbers_are_not_given_out():
+    def overflow(model: Model, batch: Batch, target: Targets, /) -> torch.Tensor:
+        return batch.mask.half() * 60000 * 2
+
+    with pytest.raises(BadModel, match=r"overflow of tiny-bert came out NaN or infinite.*float32"):
+        salience.explain(build("bert"), TEXTS[0], overflow)
 
 
 def test_unknown_names_suggest_the_nearest():
@@ -117,6 +143,24 @@ def test_a_function_and_a_partial_are_methods():
 def test_every_layer_becomes_an_explanation():
     found = salience.explain(build("bert"), TEXTS[0], "attention", layer="all")
     assert [e.settings["layer"] for e in found] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("layer", ["last", 1.5])
+def test_a_layer_is_a_number_or_all(layer: object):
+    with pytest.raises(BadInput, match=f"layer of attention takes a whole number, 'all' or nothing, not {layer!r}"):
+        salience.explain(build("bert"), TEXTS[0], "attention", layer=layer)
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = build("bert")
+    asked = {"nodes": np.int64(5)}, {"tolerance": np.float32(0.5)}
+    for settings, name in zip(asked, ("nodes", "tolerance"), strict=True):
+        (found,) = salience.explain(model, TEXTS[0], "integrated_gradients", **settings)
+        assert json.loads(found.to_json())["settings"][name] == settings[name]
+    (found,) = salience.explain(model, TEXTS[0], "attention", heads=[np.int64(1)], layer=np.int64(-1))
+    assert (found.settings["heads"], found.settings["layer"]) == ([1], 3)
+    with pytest.raises(BadInput, match="takes a whole number, not True"):
+        salience.explain(model, TEXTS[0], "smooth_grad", samples=True)
 
 
 def test_an_explanation_survives_json():

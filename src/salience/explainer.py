@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from salience import batching, methods
-from salience.errors import BadInput, choose, unknown
+from salience.errors import BadInput, BadModel, choose, unknown
 from salience.explanation import ExplainedTarget, Explanation
 from salience.passes import Needs, OnePass, observe
-from salience.settings import check, settings_of
+from salience.settings import check, plain, settings_of
 from salience.types import Attribution, Encoded, Kind, Model, Output, Target, Targets, Text, on_scale
 
 AnyMethod = str | Callable[..., Any]
@@ -93,9 +93,8 @@ def _with_settings(method: Callable[..., Any], settings: Mapping[str, Any]) -> A
     for prefix in ("", f"{_name(method)}."):
         chosen |= {name: settings[prefix + name] for name in taken if prefix + name in settings}
     for name, value in chosen.items():
-        if (name, value) != ("layer", "all"):
-            check(function, name, value)
-    return Asked(function, chosen)
+        check(function, name, value)
+    return Asked(function, {name: plain(value) for name, value in chosen.items()})
 
 
 def _each_layer(model: Model, asked: Asked) -> list[Asked]:
@@ -149,9 +148,18 @@ def targets(model: Model, target: Target, logits: Tensor) -> Targets:
     labels = logits.argmax(1) if target.label is None else column(target.label)
     against = None if target.against is None else column(target.against)
     if against is not None and bool((labels == against).any()):
-        raise BadInput(f"target and against are both {model.label(int(against[0]))!r}: their difference is always 0")
+        raise BadInput(_held_against_itself(model.label(int(against[0])), named=target.label is not None))
     found = Targets(labels, against, scale(target.kind), model.link)
     return replace(found, value=found(logits))
+
+
+def _held_against_itself(label: str, *, named: bool) -> str:
+    if named:
+        return f"target and against are both {label!r}: their difference is always 0"
+    return (
+        f"a text is predicted {label!r}, which it is also held against: the difference is always 0. Name the target, "
+        "or leave out against"
+    )
 
 
 def _explanations(
@@ -163,7 +171,7 @@ def _explanations(
     result: Tensor | Attribution,
 ) -> Iterator[Explanation]:
     found = result if isinstance(result, Attribution) else Attribution(result)
-    scores = found.scores.double().cpu()
+    scores = _finite(found.scores, asked, model).cpu().double()
     values = target(output.logits).tolist()
     probabilities = on_scale(output.logits, "probability", model.link)
     for row, text in enumerate(encoded):
@@ -183,6 +191,15 @@ def _explanations(
             pair_at=text.pair_at,
             unseen=text.unseen,
         )
+
+
+def _finite(scores: Tensor, asked: Asked, model: Model) -> Tensor:
+    if not bool(scores.isfinite().all()):
+        raise BadModel(
+            f"{asked.method.__name__} of {model.name} came out NaN or infinite. Half precision is the usual cause: its "
+            "gradients overflow where the logits do not (load the model with dtype='float32')."
+        )
+    return scores
 
 
 def _named(model: Model, target: Targets, row: int) -> ExplainedTarget:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
+from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from salience.errors import BadInput, unknown
 
@@ -21,7 +22,7 @@ def check(method: Callable[..., Any], name: str, value: object) -> None:
         return
     what = f"{name} of {method.__name__}"
     words = options(hint)
-    if words and isinstance(value, str):
+    if words and isinstance(value, str) and int not in get_args(hint):
         raise BadInput(unknown(value, words, what))
     raise BadInput(f"{what} takes {described(hint)}, not {value!r}")
 
@@ -40,8 +41,22 @@ def fits(value: object, hint: Any) -> bool:
     if origin in (list, tuple, Sequence):
         return isinstance(value, list | tuple) and all(fits(v, get_args(hint)[0]) for v in value)
     if hint in (int, float):
-        return isinstance(value, int if hint is int else (int, float)) and not isinstance(value, bool)
+        return not isinstance(value, bool) and isinstance(value, Integral if hint is int else Real)
     return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def plain(value: object) -> object:
+    """A number of another library, such as numpy's, as Python's own; everything else as it is.
+
+    >>> import numpy
+    >>> plain(numpy.int64(3)), plain([numpy.float32(0.5), "l2"]), plain(True)
+    (3, [0.5, 'l2'], True)
+    """
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in cast(Sequence[object], value)]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def options(hint: Any) -> list[str]:

@@ -56,13 +56,29 @@ def weights_and_gradients(model: Model) -> tuple[list[Tensor], list[Tensor]]:
     return [a.detach()[0] for a in output.attention], [g[0] for g in gradients]
 
 
-def read_row(model: Model, rows: Tensor) -> Tensor:
-    """The row that each shape's classifier reads: the last token's for decoders, otherwise the first."""
-    return rows[-1] if model.causal else rows[0]
+def felt(model: Model, batch: Batch) -> Tensor:
+    """The share of each position of the last layer in what the logits feel: ‖∂ logits / ∂ h_L‖ by position."""
+    with frozen(model.module), torch.enable_grad():
+        output = model(batch, embeddings=model.embed(batch).requires_grad_(), hidden=True)
+        mixed = output.logits @ torch.randn(output.logits.shape[1], generator=torch.Generator().manual_seed(0))
+        strength = torch.autograd.grad(mixed.sum(), output.hidden[-1])[0].norm(dim=-1)
+    return strength / strength.sum(1, keepdim=True)
+
+
+def read_row(model: Model, rows: Tensor, text: str = TEXT) -> Tensor:
+    """The row of the position that the classifier reads."""
+    return felt(model, one(model, text)[0])[0].to(rows) @ rows
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-5) -> bool:
     return bool((a.double() - b.double()).abs().max() <= tolerance * b.abs().max())
+
+
+@pytest.mark.parametrize("shape", SQUARE)
+def test_the_classifier_reads_the_positions_that_its_logits_feel(shape: str):
+    model = model_of(shape)
+    batch = model.batch(model.encode(TEXTS))
+    assert torch.equal(model.read_from(batch), felt(model, batch))
 
 
 @pytest.mark.parametrize("shape", SQUARE)
@@ -188,7 +204,7 @@ def test_flow_of_a_model(shape: str):
     model = model_of(shape)
     batch, target = one(model, "A fine film.")
     steps = np.array(slow_steps([a[0] for a in forward(model, batch, attention=True).attention]))
-    r = read_row(model, torch.eye(len(steps[0]))).numpy()
+    r = read_row(model, torch.eye(len(steps[0])), "A fine film.").numpy()
     expected = torch.tensor([linear_programme(steps, r, token) for token in range(len(r))])
     assert close(scores(attention_flow(model, batch, target)), expected, 1e-6)
 
@@ -261,9 +277,9 @@ def test_value_zeroing_equals_whole_passes_with_one_layer_edited(shape: str):
     C = [zeroed_by_whole_passes(model, batch, layer) for layer in range(model.layers)]
     for layer in range(model.layers):
         got = scores(value_zeroing(model, batch, target, layer=layer + 1))
-        assert close(got, read_row(model, C[layer]), 1e-4)
+        assert close(got, read_row(model, C[layer], "Not bad at all"), 1e-4)
     got = scores(value_zeroing(model, batch, target))
-    assert close(got, read_row(model, C[2] @ C[1] @ C[0]), 1e-4)
+    assert close(got, read_row(model, C[2] @ C[1] @ C[0], "Not bad at all"), 1e-4)
     assert got.sum().item() == pytest.approx(1, abs=1e-5)
 
 
@@ -292,6 +308,12 @@ def test_value_zeroing_runs_every_block_once_per_token_and_twice_more():
     for handle in handles:
         handle.remove()
     assert len(calls) == model.layers * (batch.width + 2)
+
+
+def test_a_method_called_by_itself_reads_one_layer():
+    model = model_of("bert")
+    with pytest.raises(BadInput, match="one layer at a time"):
+        value_zeroing(model, *one(model), layer="all")
 
 
 @pytest.mark.parametrize("method", [attention_rollout, attention_flow, attention_relevance, value_zeroing])

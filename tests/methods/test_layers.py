@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForMask
 import salience
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from salience.explainer import targets
-from salience.methods.layers import TOLERANCE, FittedHead, _sample, coherence, fit_head, layer_saliency
+from salience.methods.layers import TOLERANCE, FittedHead, _sample, coherence, find_head, fit_head, layer_saliency
 from salience.models.huggingface.head import beheaded
 from salience.models.huggingface.hooks import hidden_states
 from salience.passes import differentiate, forward
@@ -404,6 +404,19 @@ def test_a_fitted_head_survives_a_file(tmp_path: Path):
     assert again.settings["recovery"] == head.recovery
     with pytest.raises(BadModel, match="fitted to another model"):
         run(build("bert"), layer=1, head=_other(tmp_path))
+
+
+def test_a_head_in_a_file_is_read_once_and_again_when_it_changes(tmp_path: Path):
+    model, head = fitted("bert")
+    path = tmp_path / "head.safetensors"
+    head.save(path)
+    once = find_head(model, str(path))
+    assert find_head(model, str(path)) is once
+    found = salience.explain(model, list(TEXTS), "layer_saliency", head=str(path))
+    assert list(once.layers.values()) == [found[0].settings["layer"]], "the automatic layer was found by another head"
+    assert find_head(build("bert"), str(path)) is not once
+    dataclasses.replace(head, recovery=0.5).save(path)
+    assert find_head(model, str(path)).description["recovery"] == 0.5
 
 
 def _other(folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial, reduce
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -15,18 +15,20 @@ from salience.errors import BadInput, UnsupportedModel, choose
 from salience.passes import Needs, Pass, one_pass
 from salience.types import Attribution, Batch, Block, Model, Replays, Targets
 
+Layer = int | Literal["all"] | None
+"""A layer's number, counted from the end if negative. All of them are for ``explain``: an explanation for each."""
 Row = Literal["auto", "cls", "last", "mean"]
-ROWS = ("auto", "cls", "last", "mean")
+ROWS = get_args(Row)
 Heads = Literal["mean", "max"] | Sequence[int]
 Sign = Literal["signed", "positive"]
-SIGNS = ("signed", "positive")
+SIGNS = get_args(Sign)
 
 UNIT = 2**30
 """Capacities of the flow are whole multiples of 1 / UNIT: the largest power of two that fits 32-bit integers."""
 
 
 @one_pass(Needs.ATTENTION)
-def attention(seen: Pass, *, layer: int | None = None, heads: Heads = "mean", row: Row = "auto") -> Attribution:
+def attention(seen: Pass, *, layer: Layer = None, heads: Heads = "mean", row: Row = "auto") -> Attribution:
     """How much the classifier's position attends to each token: a_i, heads averaged, last layer unless told.
 
     Paper: Bahdanau et al. 2015, arXiv:1409.0473; whether it explains: Jain & Wallace 2019, arXiv:1902.10186
@@ -68,7 +70,7 @@ def attention_flow(seen: Pass, *, row: Row = "auto") -> Tensor:
 
 
 @one_pass(Needs.ATTENTION_GRADIENT)
-def attention_x_gradient(seen: Pass, *, layer: int | None = None, sign: Sign = "signed") -> Attribution:
+def attention_x_gradient(seen: Pass, *, layer: Layer = None, sign: Sign = "signed") -> Attribution:
     """The first-order effect of the attention that a token receives: Σ_h Σ_q a_qi · ∂f/∂a_qi, last layer unless told.
 
     ``sign="positive"`` keeps only the weights that speak for the target, before the sum.
@@ -97,9 +99,7 @@ def attention_relevance(seen: Pass, *, row: Row = "auto") -> Tensor:
     return _read(relevance, seen.model, seen.batch, row)
 
 
-def value_zeroing(
-    model: Model, batch: Batch, target: Targets, /, *, layer: int | None = None, row: Row = "auto"
-) -> Tensor:
+def value_zeroing(model: Model, batch: Batch, target: Targets, /, *, layer: Layer = None, row: Row = "auto") -> Tensor:
     """How far each token's value vector moves the others: C_ij = 1 − cos(x_i, x_i without value j), layers multiplied.
 
     Each layer is run alone, on the inputs it had, with one value vector set to zero; rows of C are normalised. With
@@ -117,10 +117,14 @@ def value_zeroing(
     return _read(_rolled(changes), model, batch, row)
 
 
-def numbered(layer: int | None, model: Model, *, of: int, first: int = 1) -> int:
+def numbered(layer: Layer, model: Model, *, of: int, first: int = 1) -> int:
     """A layer's number from ``first`` to ``of``: counted from the end if negative, the last if None."""
     if layer is None:
         return of
+    if layer == "all":
+        raise BadInput(
+            "a method reads one layer at a time; layer='all' is for salience.explain, which calls it for each"
+        )
     number = layer + of + 1 if layer < 0 else layer
     if not first <= number <= of:
         raise BadInput(f"there is no layer {layer}: {model.name} has layers {first} to {of}, and -1 is the last")
@@ -204,14 +208,18 @@ def _maximum_flows(steps: np.ndarray, r: np.ndarray) -> np.ndarray:
 def _changes(block: Block, batch: Batch) -> Float[Tensor, "b t t"]:
     """C of one layer, rows normalised."""
     whole = _directions(block(lambda _, a: a))
-    found = [_directions(block(partial(_silenced, j))) for j in range(batch.width)]
-    # |u − v|² / 2 is 1 − cos for unit vectors, without its loss of digits where the two are close.
-    C = _real(torch.stack([(x - whole).square().sum(-1) / 2 for x in found], -1), batch)
-    return (C / C.sum(-1, keepdim=True).clamp_min(torch.finfo(C.dtype).tiny)).float()
+    columns = [_apart(_directions(block(partial(_silenced, j))), whole) for j in range(batch.width)]
+    C = _real(torch.stack(columns, -1).to(batch.mask.device), batch)
+    return C / C.sum(-1, keepdim=True).clamp_min(torch.finfo(C.dtype).tiny)
+
+
+def _apart(x: Float[Tensor, "b t k"], y: Float[Tensor, "b t k"]) -> Float[Tensor, "b t"]:
+    """1 − cos: for unit vectors |x − y|² / 2, without its loss of digits where the two are close."""
+    return ((x - y).square().sum(-1) / 2).float()
 
 
 def _directions(x: Float[Tensor, "b t k"]) -> Float[Tensor, "b t k"]:
-    return torch.nn.functional.normalize(x.double(), dim=-1)
+    return torch.nn.functional.normalize(x.cpu().double(), dim=-1)
 
 
 def _silenced(token: int, _: int, a: Float[Tensor, "b h t t"]) -> Float[Tensor, "b h t t"]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from math import log
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,15 +20,16 @@ from salience.batching import chunks, pack
 from salience.erasure import Replacement, replaced, usual
 from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel, choose
 from salience.methods import quadrature
-from salience.methods.attention import SIGNS, Sign, numbered
+from salience.methods.attention import SIGNS, Layer, Sign, numbered
 from salience.methods.gradient import reduced
 from salience.passes import Needs, Pass, differentiate, forward, one_pass
 from salience.types import Attribution, Batch, Decodes, LanguageHead, Model, Text
 
 Score = Literal["input_x_gradient", "gradient", "integrated_gradients"]
-SCORES = ("input_x_gradient", "gradient", "integrated_gradients")
+SCORES = get_args(Score)
 Decode = Literal["softmax", "logits", "restricted", "identity"]
-DECODES = ("softmax", "logits", "restricted", "identity")
+DECODES = get_args(Decode)
+Normalise = Literal["rows", "columns"]
 
 TOLERANCE = log(2)
 """A layer counts as coherent while its words are, in geometric mean, at least half as probable as at the best layer."""
@@ -37,10 +39,10 @@ TOLERANCE = log(2)
 def layer_saliency(
     seen: Pass,
     *,
-    layer: int | None = None,
+    layer: Layer = None,
     score: Score = "input_x_gradient",
     decode: Decode = "softmax",
-    normalise: Literal["rows", "columns"] | None = None,
+    normalise: Normalise | None = None,
     position: float = 0.0,
     sign: Sign = "positive",
     head: str | LanguageHead | None = None,
@@ -77,7 +79,7 @@ def _check(score: str, decode: str, normalise: str | None, position: float, sign
     if not 0 <= position <= 1:
         raise BadInput(f"position={position} is not between 0 (by word alone) and 1 (by place alone)")
     if normalise is not None:
-        choose(normalise, ("rows", "columns"), "normalise")
+        choose(normalise, get_args(Normalise), "normalise")
         if decode == "logits":
             raise BadInput("logits have both signs and cannot be normalised; use decode='restricted' or 'softmax'")
 
@@ -87,13 +89,27 @@ def find_head(model: Model, head: str | LanguageHead | None) -> LanguageHead:
     if head is not None and not isinstance(head, str):
         return head
     if head is not None and head.endswith(".safetensors"):
-        return FittedHead.load(head, model)
+        return _from_file(head, model)
     if isinstance(model, Decodes):
         return model.lm_head(head)
     raise UnsupportedModel(
         f"{model.name} has no language model head. Fit one on unlabelled text with salience.methods.layers.fit_head "
         "and give it as head=, or leave the scores undecoded (decode='identity' with a layer)."
     )
+
+
+_FROM_FILES: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], LanguageHead]] = WeakKeyDictionary()
+"""Heads by the model they were fitted to: every batch asks for its head, which knows its automatic layer."""
+
+
+def _from_file(path: str, model: Model) -> LanguageHead:
+    """A fitted head, read once for a model as long as neither the file nor the model's place changes."""
+    known = _FROM_FILES.setdefault(model.module, {})
+    changed = Path(path).stat().st_mtime_ns if Path(path).exists() else None
+    key = (path, changed, model.words.weight.device)
+    if key not in known:
+        known[key] = FittedHead.load(path, model)
+    return known[key]
 
 
 def _contributions(seen: Pass, number: int, score: str, baseline: Replacement | None, nodes: int) -> Attribution:
@@ -110,13 +126,15 @@ def _along_path(seen: Pass, number: int, baseline: Replacement, nodes: int) -> A
     """Integrated gradients from the states that the baseline input has at this layer."""
     model, batch = seen.model, seen.batch
     start = forward(model, batch, embeddings=replaced(model, batch, batch.content, baseline), hidden=True)
-    h, way = start.hidden[number], seen.output.hidden[number] - start.hidden[number]
+    wide = torch.promote_types(start.hidden[number].dtype, torch.float32)
+    h = start.hidden[number].to(wide)
+    way = seen.output.hidden[number] - h
     alphas, weights = (torch.from_numpy(x).to(h) for x in quadrature.fixed("gauss_legendre", nodes))
     mean = torch.zeros_like(h)
     for part in chunks(len(batch) * nodes, batch.width, model.budget):
         rows = torch.arange(part.start, part.stop, device=h.device)
         text, node = rows // nodes, rows % nodes
-        at = h[text] + alphas[node, None, None] * way[text]
+        at = (h[text] + alphas[node, None, None] * way[text]).to(seen.output.hidden[number])
         mean.index_add_(0, text, _gradient_at(seen, number, text, at) * weights[node, None, None])
     v = (mean * way).float().sum(-1) * batch.mask
     drop = seen.target(seen.output.logits) - seen.target(start.logits)

@@ -1,4 +1,4 @@
-"""Rows into passes: sorted by length, packed to a token budget, split again when memory runs out."""
+"""Rows into passes: sorted by length, packed to a token budget."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from salience.types import Batch, Encoded
 from salience.words import numbers
 
 OPENING = 64
-"""What one more pass costs by itself, in tokens."""
+"""What one more pass costs by itself, in tokens: rows share a pass as long as less than this is wasted."""
 
 
 def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "cpu") -> Batch:

@@ -30,7 +30,7 @@ def uniform(model: Model, batch: Batch, target: Targets, /) -> Tensor:
 
 
 def position(model: Model, batch: Batch, target: Targets, /) -> Tensor:
-    """Earlier tokens score higher: 1 at the first token of text, falling evenly to 0.
+    """Earlier tokens score higher: 1 at the first of n tokens of text, falling evenly to 1/n at the last.
 
     Paper: none; a control
     Cost: none

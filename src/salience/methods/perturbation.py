@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from salience.batching import pack
+from salience.batching import OPENING, pack
 from salience.erasure import Erasure, eraser, usual
 from salience.errors import BadInput, choose
 from salience.passes import forward, remember, resume
@@ -19,8 +19,6 @@ from salience.types import Attribution, Batch, Model, SharesPrefix, Targets
 
 Unit = Literal["token", "word"]
 
-OPENING = 64
-"""What one more pass costs by itself, in tokens: rows share a pass as long as less than this is wasted."""
 HELD = 8
 """How many times the budget a pass may hold in tokens that are not computed anew."""
 
@@ -84,9 +82,9 @@ def lime(
     # A text that is nothing but the tokens to be deleted must keep one of them.
     fewest = (~(batch.special & batch.mask).any(1) if erase == "delete" else torch.zeros(len(batch))).int().tolist()
     drawn = [_subsets(n, samples, low, g) for n, low, g in zip(counts, fewest, sources, strict=True)]
-    values = erased(model, batch, target, coalitions(units, drawn), erase).double().cpu().split(samples)
+    values = erased(model, batch, target, coalitions(units, drawn), erase).cpu().double().split(samples)
     fits = [_ridge(z, y, _nearness(z, width), regularization) for z, y in zip(drawn, values, strict=True)]
-    scores = spread(units, [w for w, _ in fits], batch)
+    scores = spread(units, [w for w, _ in fits])
     return Attribution(scores, gaps={"fit": torch.stack([gap for _, gap in fits])}, settings={"erase": erase})
 
 
@@ -118,9 +116,9 @@ def kernel_shap(
     counts, sources = (units.amax(1) + 1).tolist(), generators(batch, seed)
     plans = [_shapley_plan(n, samples or 2 * n + 2048, g) for n, g in zip(counts, sources, strict=True)]
     rows = coalitions(units, [torch.cat([_ends(n), z]) for n, (z, _) in zip(counts, plans, strict=True)])
-    values = erased(model, batch, target, rows, erase).double().cpu().split([2 + len(z) for z, _ in plans])
+    values = erased(model, batch, target, rows, erase).cpu().double().split([2 + len(z) for z, _ in plans])
     phi = [_constrained(z, w, y[2:], y[0], y[1]) for (z, w), y in zip(plans, values, strict=True)]
-    scores = spread(units, phi, batch)
+    scores = spread(units, phi)
     promised = torch.stack([y[0] - y[1] for y in values])
     return Attribution(
         scores,
@@ -143,7 +141,7 @@ def numbered(batch: Batch, unit: str) -> Int[Tensor, "b t"]:
     A token of text that belongs to no word, such as one of white space alone, is a unit by itself.
     """
     positions = torch.arange(batch.width, device=batch.ids.device).expand_as(batch.ids)
-    if choose(unit, ("token", "word"), "unit") == "token":
+    if choose(unit, get_args(Unit), "unit") == "token":
         return torch.where(batch.content, batch.content.cumsum(1) - 1, -1)
     if batch.words is None:
         raise BadInput("this batch does not know its words; make it with model.batch(model.encode(texts))")
@@ -165,10 +163,10 @@ def sizes(units: Int[Tensor, "b t"]) -> Float[Tensor, "b t"]:
     return torch.where(units >= 0, counted.gather(1, units.clamp(min=0)), 1)
 
 
-def spread(units: Int[Tensor, "b t"], scores: Sequence[Float[Tensor, " _"]], batch: Batch) -> Float[Tensor, "b t"]:
+def spread(units: Int[Tensor, "b t"], scores: Sequence[Float[Tensor, " _"]]) -> Float[Tensor, "b t"]:
     """Scores of units laid on their tokens, in equal shares."""
-    laid = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True).to(units.device)
-    return torch.where(units >= 0, laid.gather(1, units.clamp(min=0)) / sizes(units), 0).float()
+    laid = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True).float().to(units.device)
+    return torch.where(units >= 0, laid.gather(1, units.clamp(min=0)) / sizes(units), 0)
 
 
 def windows(units: Int[Tensor, "b t"], window: int) -> Rows:

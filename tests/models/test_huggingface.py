@@ -286,11 +286,13 @@ def test_nan_logits_are_an_error():
         salience.explain(model, "A fine film.", "input_x_gradient")
 
 
-def test_a_model_in_half_precision_is_explained():
+@pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "occlusion"])
+def test_a_model_in_half_precision_is_explained(method: str):
     model = build("bert")
+    (exact,) = salience.explain(model, "A fine film.", method, target=1)
     half = salience.wrap(model.module.bfloat16(), model.tokenizer)
-    (found,) = salience.explain(half, "A fine film.", "integrated_gradients", nodes=4)
-    assert all(abs(s) < 1e3 for s in found.scores)
+    (found,) = salience.explain(half, "A fine film.", method, target=1)
+    assert found.scores == pytest.approx(exact.scores, abs=0.1 * max(map(abs, exact.scores)))
 
 
 def test_no_warning_escapes_on_ordinary_use():
@@ -325,3 +327,24 @@ def test_auto_model_folder_round_trip_keeps_the_users_model(folder: Path):
     model = salience.wrap(module, tokenizer("wordpiece"))
     forward(model, model.batch(model.encode(TEXTS)), attention=True)
     assert module.config._attn_implementation == "sdpa"
+
+
+# What the adapter sees, against what transformers says itself
+
+
+@pytest.mark.parametrize("shape", CLASSIFIERS)
+def test_attention_and_hidden_states_are_transformers_own(shape: str):
+    model = build(shape)
+    ours = forward(model, model.batch(model.encode(TEXTS)), attention=True, hidden=True)
+    plain = type(model.module)._from_config(model.module.config, attn_implementation="eager").eval()
+    plain.load_state_dict(model.module.state_dict())
+    for row, encoded in enumerate(model.encode(TEXTS)):
+        n = len(encoded)
+        with torch.no_grad():
+            theirs = plain(input_ids=torch.tensor([encoded.ids]), output_attentions=True, output_hidden_states=True)
+        assert len(theirs.attentions) == model.layers
+        for a, b in zip(ours.attention, theirs.attentions, strict=True):
+            torch.testing.assert_close(a[row, :, :n, :n], b[0], rtol=1e-4, atol=2e-5)
+        for layer in range(1, model.layers):  # some models norm the last state before they return it
+            h = theirs.hidden_states[layer][0]
+            torch.testing.assert_close(ours.hidden[layer][row, :n], h, rtol=1e-4, atol=5e-5)

@@ -37,6 +37,7 @@ def load(
     trust_remote_code: bool = False,
 ) -> HuggingFace:
     """Load a classifier or causal language model and its tokenizer by hub name or folder, and call it ``name``."""
+    _check_folder(str(source))
     safe = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(source, **safe)
@@ -47,6 +48,15 @@ def load(
         raise BadModel(_reason(str(source), error)) from error
     placed: Any = module.eval()
     return HuggingFace(placed.to(device or "cpu"), tokenizer, name or str(source))
+
+
+def _check_folder(source: str) -> None:
+    """What is plainly a folder must be one that holds a model; a hub name has at most one slash."""
+    path = Path(source)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise BadModel(f"{path} holds no model: config.json is missing. Give a folder that save_pretrained wrote.")
+    if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or source.startswith(".")):
+        raise BadModel(f"there is no folder {source!r}")
 
 
 def _task(config: Any, name: str | Path) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from salience.types import Batch, Encoded
 from salience.words import numbers
 
-OPENING = 64
+OPENING = 24
 """What one more pass costs by itself, in tokens: rows share a pass as long as less than this is wasted."""
 
 

@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -294,8 +295,28 @@ def test_one_method_in_full(capsys: pytest.CaptureFixture[str]):
     assert run(["methods", "smooth_grad"]) == 0
     out = capsys.readouterr().out
     assert "Smilkov et al. 2017" in out
-    assert "noise = 0.15    float" in out
+    assert re.search(r"^    noise +default: 0\.15 +a number$", out, re.MULTILINE)
     assert "share of the range" in out
+
+
+def test_settings_are_told_in_words(capsys: pytest.CaptureFixture[str]):
+    from salience.methods import METHODS
+
+    assert run(["methods", *(m.__name__ for m in METHODS)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(
+        r"^    baseline +default: chosen by the method +one of zero, mask, pad, unk, mean$", out, re.MULTILINE
+    )
+    assert not re.search(r"Optional|Literal|Union|null|``|:func:|<class", out)
+
+
+def test_a_field_of_several_lines_is_whole(capsys: pytest.CaptureFixture[str]):
+    assert run(["methods", "lrp", "--json"]) == 0
+    (lrp,) = json.loads(capsys.readouterr().out)
+    assert "transformers: Ali et al. 2022" in lrp["paper"]
+    assert lrp["paper"].endswith("arXiv:2402.05602")
+    assert "Ali et al." not in lrp["about"]
+    assert lrp["cost"] == "1 forward, 1 backward"
 
 
 def test_methods_as_json(capsys: pytest.CaptureFixture[str]):
@@ -316,4 +337,7 @@ def test_models_are_listed(capsys: pytest.CaptureFixture[str]):
     from salience.models import BUNDLED
 
     assert run(["models"]) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if line[0] != " "] == list(BUNDLED)
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line[0] != " "] == list(BUNDLED)
+    assert len(re.findall(r"\.\n  SST-2 test accuracy \d+\.\d %\n", out)) == len(BUNDLED)
+    assert "|" not in out

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -157,7 +158,7 @@ def cli() -> None:
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A method's setting; METHOD.KEY=VALUE for one."
 )
 @click.option("--layer", metavar="N|all", help="The layer to explain, or all of them.")
-@click.option("--seed", type=int, help="For methods that draw at random.")
+@click.option("--seed", type=int, help="For methods that draw at random.  [default: 0]")
 @click.option("--level", type=click.Choice(["word", "token"]), default="word", show_default=True, help="What is shown.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per text and method, a line each.")
 @click.option("--html", "html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page.")
@@ -192,7 +193,8 @@ def explain(
 ) -> None:
     """Show how much each word of TEXT mattered to the model's answer.
 
-    A TEXT of - reads standard input, one text per line. Put -- before a text that begins with a dash.
+    Put quotes around a text: each TEXT is explained on its own. A TEXT of - reads standard input, one text
+    per line. Put -- before a text that begins with a dash.
     """
     given = _texts(texts, pairs)
     sink = _sink(as_json, html, png, svg, level, plain)
@@ -391,7 +393,10 @@ def _progress(total: int) -> Generator[Callable[[], None]]:
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="A list of JSON objects.")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
-    """List the methods with what they need, cost and rest on; or show some in full, with their settings."""
+    """List all methods, or describe one.
+
+    The list tells what each method needs, costs and rests on; a NAME shows one in full, with its settings.
+    """
     from salience.methods import METHODS, find
 
     found = [_described(m) for m in (map(find, names) if names else METHODS)]
@@ -404,15 +409,15 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
 
 def _described(method: Callable[..., Any]) -> dict[str, Any]:
     """A method's docstring and signature as data."""
-    from inspect import cleandoc, formatannotation
+    from inspect import cleandoc
+    from typing import get_type_hints
 
-    from salience.settings import settings_of
+    from salience.settings import set_to, settings_of
 
-    lines = cleandoc(method.__doc__ or "").splitlines()
-    facts = {k: v.strip() for k, _, v in (line.partition(":") for line in lines) if k in ("Paper", "Cost", "Needs")}
-    text = [line for line in lines if line.partition(":")[0] not in facts]
+    text, facts = _facts(_unmarked(cleandoc(method.__doc__ or "")).splitlines())
+    hints = get_type_hints(getattr(method, "read", method))
     settings = [
-        {"name": n, "default": _jsonable(p.default), "type": formatannotation(p.annotation).replace("typing.", "")}
+        {"name": n, "default": _jsonable(p.default), "type": set_to(hints.get(n, Any))}
         for n, p in settings_of(method).items()
     ]
     return {
@@ -424,6 +429,32 @@ def _described(method: Callable[..., Any]) -> dict[str, Any]:
         "settings": settings,
         "about": "\n".join(text[1:]).strip(),
     }
+
+
+def _facts(lines: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A docstring's text, and its fields. A field runs on until the next one or an empty line."""
+    text: list[str] = []
+    facts: dict[str, str] = {}
+    field = ""
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon and name in ("Paper", "Cost", "Needs"):
+            field, facts[name] = name, value.strip()
+        elif field and line:
+            facts[field] += f" {line.strip()}"
+        else:
+            field = ""
+            text.append(line)
+    return text, facts
+
+
+def _unmarked(text: str) -> str:
+    """A docstring without the marks of its markup.
+
+    >>> _unmarked("``nodes`` as in :func:`coherence`")
+    'nodes as in coherence'
+    """
+    return re.sub(r":\w+:`([^`]*)`", r"\1", text).replace("``", "")
 
 
 def _jsonable(value: Any) -> Any:
@@ -440,9 +471,20 @@ def _tell(method: Mapping[str, Any], *, full: bool) -> None:
             click.echo(click.style(f"  {fact:<6}", dim=True) + method[fact])
     if full:
         click.echo("\n  settings" if method["settings"] else "\n  no settings")
-        for one in method["settings"]:
-            click.echo(f"    {one['name']} = {json.dumps(one['default'])}    {click.style(one['type'], dim=True)}")
+        for line in _settings_told(method["settings"]):
+            click.echo(f"    {line}")
     click.echo()
+
+
+def _settings_told(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names, defaults and what may be set, in columns."""
+    defaults = ["chosen by the method" if one["default"] is None else str(one["default"]) for one in settings]
+    names = [str(one["name"]) for one in settings]
+    first, second = (max(map(len, column), default=0) for column in (names, defaults))
+    return [
+        f"{name:<{first}}   default: {default:<{second}}   {click.style(one['type'], dim=True)}"
+        for name, default, one in zip(names, defaults, settings, strict=True)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------ models
@@ -459,11 +501,14 @@ def models() -> None:
         card = files("salience.models.bundled").joinpath(name, "README.md")
         click.echo(click.style(name, bold=True))
         if card.is_file():
-            click.echo("\n".join(f"  {line}" for line in _card(card.read_text("utf-8"))))
+            for line in _card(card.read_text("utf-8")):
+                click.echo(click.wrap_text(line, 100, "  ", "  "))
 
 
 def _card(text: str) -> list[str]:
-    """A model card's first sentence, and its lines on accuracy."""
-    lines = [line.strip() for line in text.splitlines()]
-    prose = [line for line in lines if line and line[0] not in "#-|*<`" and ":" not in line.split(" ")[0]]
-    return prose[:1] + [line.strip("|- ") for line in lines if "accuracy" in line.lower() and line not in prose[:1]][:3]
+    """A model card's first sentence, and how often the model is right."""
+    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    prose = next((" ".join(part.split()) for part in body.split("\n\n") if part.strip()[:1].isalnum()), "")
+    sentence = re.split(r"(?<=\.)\s", prose, maxsplit=1)[0]
+    measured = re.search(r"^\|\s*(SST-2 test accuracy)[^|]*\|\s*([^|]*?)\s*\|", body, re.MULTILINE)
+    return [line for line in (sentence, " ".join(measured.groups()) if measured else "") if line]

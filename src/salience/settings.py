@@ -71,11 +71,26 @@ def described(hint: Any) -> str:
 
     >>> described(int | Literal["all"] | None)
     "a whole number, 'all' or nothing"
+    >>> described(Literal["mean", "max"] | Sequence[int])
+    'one of mean, max or a list of whole numbers'
     """
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}
     if get_origin(hint) is Literal:
-        return " or ".join(map(repr, get_args(hint)))
+        words = list[object](get_args(hint))
+        return f"one of {', '.join(map(str, words))}" if len(words) > 1 else repr(words[0])
     parts = [described(part) for part in get_args(hint)] if get_origin(hint) in (Union, UnionType) else []
     if len(parts) > 1:
         return f"{', '.join(parts[:-1])} or {parts[-1]}"
-    return names.get(hint, "a list" if get_origin(hint) in (list, tuple, Sequence) else str(hint))
+    if get_origin(hint) in (list, tuple, Sequence):
+        return "a list of whole numbers" if get_args(hint)[0] is int else "a list"
+    return names.get(hint) or getattr(hint, "__name__", str(hint))
+
+
+def set_to(hint: Any) -> str:
+    """What a setting can be set to, in words: as :func:`described`, without the None that leaves it to the method.
+
+    >>> set_to(Literal["zero", "mask"] | None)
+    'one of zero, mask'
+    """
+    parts = tuple(part for part in get_args(hint) if part is not NoneType)
+    return described(Union[parts] if get_origin(hint) in (Union, UnionType) else hint)  # noqa: UP007

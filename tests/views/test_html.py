@@ -129,7 +129,7 @@ def test_the_page_loads_nothing():
 
 def test_settings_gaps_and_scores_are_in_the_page():
     out = page([made(settings={"nodes": 50, "layer": None})])
-    assert "nodes = 50; layer = chosen by the method; completeness gap 0.3 % of f (+0.0075)" in out
+    assert "nodes = 50; layer = chosen by the method; completeness gap 0.3 % of the explained number (+0.0075)" in out
     assert '<th scope="row"><bdi>too</bdi></th><td>-1.5</td>' in out
 
 
@@ -191,3 +191,10 @@ def test_both_texts_of_a_pair_are_struck_out_where_they_were_cut():
     out = page([e])
     assert re.findall(r"<s title=[^>]*>([^<]*)</s>", out) == ["A", "film", "is"]
     assert Reader(out).sentences == [e.text]
+
+
+def test_methods_without_a_sign_get_a_line_of_the_legend_and_numbers_without_plus():
+    out = page([made(), made(method="attention", settings={})])
+    assert out.count('<p class="legend quiet">') == 2
+    assert "attention: from little" in out
+    assert "<td>+2</td><td>2</td>" in out

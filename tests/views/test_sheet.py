@@ -1,14 +1,19 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 
 from salience.errors import BadInput
 from salience.explanation import ExplainedTarget
 from salience.views.sheet import (
+    chosen,
     explained,
     is_number,
     label,
+    legends,
     listed,
     notes,
+    number,
     pieces,
     right_to_left,
     sheets,
@@ -84,13 +89,19 @@ def test_unknown_level():
 
 
 def test_gaps_are_told_as_a_share_of_what_they_are_gaps_of():
-    assert notes(made()) == ["completeness gap 0.3 % of f (+0.0075)"]
-    assert notes(made(gaps={"efficiency": 1e-9})) == ["efficiency gap under 0.01 % of f (+1e-09)"]
-    assert notes(made(gaps={"conservation": -12.5})) == ["conservation gap 500 % of f (-12.5)"]
+    assert notes(made()) == ["completeness gap 0.3 % of the explained number (+0.0075)"]
+    assert notes(made(gaps={"efficiency": 1e-9})) == ["efficiency gap under 0.01 % of the explained number (+1e-09)"]
+    assert notes(made(gaps={"conservation": -12.5})) == ["conservation gap 500 % of the explained number (-12.5)"]
     assert notes(made(gaps={"error": 0.01})) == ["expected error of a score 0.5 % of the strongest"]
     assert notes(made(gaps={"fit": 0.125})) == ["the fitted line misses 12 % of what it was fitted to"]
     assert notes(made(gaps={"my_own": 0.125})) == ["my own gap +0.125"]
     assert notes(made(value=0.0)) == ["completeness gap +0.0075"]
+
+
+@pytest.mark.parametrize(("method", "gap", "said"), [("lrp", 0.2, True), ("lrp", 0.1, False), ("mine", 0.2, False)])
+def test_where_much_of_the_relevance_went(method: str, gap: float, said: bool):
+    (line,) = notes(made(method=method, gaps={"conservation": gap}))
+    assert line.endswith(" (biases keep the rest)") == said
 
 
 def test_a_text_that_was_not_read_whole_is_told():
@@ -117,12 +128,54 @@ def test_many_labels_are_cut_but_the_explained_ones_stay():
     assert more == 12
 
 
-def test_signed_or_not():
-    weights = made(
-        "Good film", tokens=("Good", "film"), offsets=((0, 4), (5, 9)), special=(False,) * 2, scores=(1.0, 0.0)
-    )
-    assert not signed(sheets([weights])[0])
-    assert signed(sheets([made()])[0])
+@pytest.mark.parametrize(
+    ("method", "settings", "expected"),
+    [
+        ("integrated_gradients", {}, True),
+        ("lime", {}, True),
+        ("random", {}, True),
+        ("attention", {}, False),
+        ("value_zeroing", {}, False),
+        ("uniform", {}, False),
+        ("gradient", {"reduction": "l2"}, False),
+        ("smooth_grad", {"reduction": "sum"}, True),
+        ("layer_saliency", {"sign": "positive"}, False),
+        ("layer_saliency", {"sign": "signed"}, True),
+        ("attention_x_gradient", {"sign": "positive"}, False),
+        ("attention_x_gradient", {"sign": "signed"}, True),
+        ("my_own", {}, False),
+    ],
+)
+def test_the_method_decides_whether_scores_have_a_sign(method: str, settings: dict[str, str], expected: bool):
+    e = replace(made(method=method, settings=settings), scores=(0.5,) * len(made().scores))
+    assert signed(e) == expected
+    assert number(e, 0.5) == ("+0.5" if expected else "0.5")
+
+
+def test_a_method_of_ones_own_with_both_signs_is_signed():
+    assert signed(made(method="my_own"))
+
+
+def test_both_kinds_of_methods_get_a_line_of_the_legend_each():
+    (sheet,) = sheets([made(), made(method="attention", settings={}), made(method="uniform", settings={})])
+    both, weights = legends(sheet)
+    assert (both.signed, both.low, both.high) == (True, ("against ", "positive"), ("for ", "positive"))
+    assert (weights.signed, weights.low[0], weights.high[0]) == (False, "attention, uniform: from little", "to much")
+
+
+def test_settings_beyond_the_defaults_are_told_in_one_line():
+    def line(**settings: object) -> str:
+        e = made(settings=settings)
+        return chosen(sheets([e])[0], e)
+
+    assert line(baseline="mask", tolerance=0.01, max_nodes=129, nodes=17, rule=None) == "baseline mask · 17 nodes"
+    assert line(baseline=None, tolerance=0.001) == "tolerance 0.001"
+    assert line(tolerance=0.01) == ""
+    assert line(baseline="x" * 30, rule="y" * 50) == "baseline " + "x" * 30
+    (sheet,) = sheets([made(settings={"nodes": 5, "rule": "left"}), made(settings={"nodes": 9, "rule": "left"})])
+    assert [chosen(sheet, e) for e in sheet.single] == ["rule left", "rule left"]
+    own = made(method="my_own")
+    assert chosen(sheets([own])[0], own) == ""
 
 
 def test_a_next_token_shows_its_space():

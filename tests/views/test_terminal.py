@@ -30,6 +30,7 @@ def test_without_colour_everything_can_be_read():
         "  negative █████                25.0 %",
         "",
         "integrated_gradients",
+        "  50 nodes · baseline mask",
         "  A fine(++) film(+), but far(-) too(--) long(-).",
         "",
         "  fine +2.0000 ██████████",
@@ -37,7 +38,8 @@ def test_without_colour_everything_can_be_read():
         "  long -1.0000 █████",
         "  far  -0.6000 ███",
         "  film +0.5000 ██▌",
-        "  completeness gap 0.3 % of f (+0.0075)",
+        "  … 4 more; --json has all",
+        "  completeness gap 0.3 % of the explained number (+0.0075)",
         "",
         "  against positive   --  -  +  ++   for positive",
         "",
@@ -52,12 +54,27 @@ def test_with_colour_words_carry_it_and_no_marks():
 
 
 def test_weights_without_a_sign_are_not_said_to_speak_for_or_against():
-    weights = made(
-        "Good film", tokens=("Good", "film"), offsets=((0, 4), (5, 9)), special=(False,) * 2, scores=(1.0, 0.0)
-    )
+    weights = made("Good film", scores=(1.0, 0.0), method="attention", settings={})
     out = printed([weights], colour=False)
     assert "mattered little to positive   +  ++   much" in out
     assert "against" not in out
+    assert "Good 1.0000" in out
+    assert "more; --json" not in out
+
+
+def test_methods_with_and_without_a_sign_side_by_side():
+    out = printed([made(), made(method="attention", settings={})], colour=False)
+    assert "  against positive   --  -  +  ++   for positive\n  attention: from little   +  ++   to much\n" in out
+
+
+def test_tokens_of_a_word_are_told_apart_without_colour():
+    offsets = ((0, 2), (2, 7), (7, 9), (9, 12), (12, 13))
+    text = "unbelievably!"
+    names = tuple(text[a:b] for a, b in offsets)
+    e = made(text, (0.1, 1.0, 0.0, -0.3, 0.0), tokens=names, offsets=offsets, special=(False,) * 5)
+    assert "  un·belie(++)·va·bly(-)!\n" in printed([e], colour=False, level="token")
+    assert "·" not in SGR.sub("", printed([e], colour=True, level="token")).split("mask")[1]
+    assert "  unbelievably(++)!\n" in printed([e], colour=False)
 
 
 def test_several_methods_share_a_legend_that_says_how_they_are_scaled():

@@ -13,19 +13,20 @@ from salience.errors import BadInput, choose
 from salience.explanation import Explanation
 from salience.views.colours import FAINT, LIGHT, hexadecimal, ink, shade
 from salience.views.sheet import (
+    Legend,
     Piece,
     Sheet,
-    ends,
     explained,
     is_number,
     label,
+    legends,
     listed,
     notes,
+    number,
     parted,
     pieces,
     right_to_left,
     sheets,
-    signed,
     visible,
 )
 
@@ -158,8 +159,8 @@ def _wide(text: str, size: float = SIZE) -> float:
 def _draw(found: Sequence[Sheet], level: str) -> Drawing:
     names = [s.title(row[0]) for s in found for row in s.rows]
     drawing = Drawing(left=MARGIN + 24 + max((_wide(n, SMALL) for n in names), default=0))
-    for number, sheet in enumerate(found):
-        if number:
+    for place, sheet in enumerate(found):
+        if place:
             drawing.y += 2 * MARGIN
         _prediction(drawing, sheet.first)
         for e in sheet.single:
@@ -233,7 +234,7 @@ def _sentence(drawing: Drawing, e: Explanation, found: Sequence[Piece]) -> None:
 def _box(drawing: Drawing, e: Explanation, piece: Piece, x: float, y: float, wide: float) -> str:
     """The coloured ground of a piece; returns the colour of the letters on it."""
     ground = shade(piece.relative, LIGHT)
-    told = f"{_named(e, piece)} {piece.score:+.4g}"
+    told = f"{_named(e, piece)} {number(e, piece.score)}"
     drawing.boxes.append(Box(x - 3, y + 3, x + wide + 3, y + LINE - 3, hexadecimal(ground), told))
     return QUIET if piece.name and abs(piece.relative) < 0.3 else hexadecimal(ink(ground))
 
@@ -311,7 +312,7 @@ def _block(
         drawing.words.append(Words(first - 8, middle, f"layer {e.settings['layer']}", QUIET, SMALL, align="right"))
         for place, c in enumerate(columns):
             x, colour = first + place * SQUARE, hexadecimal(shade(line[c].relative, LIGHT))
-            told = f"layer {e.settings['layer']}: {names[c]} {line[c].score:+.4g}"
+            told = f"layer {e.settings['layer']}: {names[c]} {number(e, line[c].score)}"
             drawing.boxes.append(Box(x + 1, drawing.y + 1, x + SQUARE - 1, drawing.y + SQUARE - 1, colour, told))
         drawing.width = max(drawing.width, first + len(columns) * SQUARE)
         drawing.y += SQUARE
@@ -321,13 +322,19 @@ def _block(
 def _legend(drawing: Drawing, sheet: Sheet) -> None:
     drawing.y += 6
     drawing.rule()
-    low, high = ("".join(end) for end in ends(sheet))
-    x = drawing.write(MARGIN, low, QUIET, SMALL) + 10
-    for relative in (-1.0, -0.66, -0.33, 0.0, 0.33, 0.66, 1.0) if signed(sheet) else (0.0, 0.33, 0.66, 1.0):
-        y = drawing.y + LINE / 2
-        drawing.boxes.append(Box(x, y - 7, x + 22, y + 7, hexadecimal(shade(relative, LIGHT))))
-        x += 24
-    x = drawing.write(x + 8, high, QUIET, SMALL)
+    x = 0.0
+    for place, legend in enumerate(legends(sheet)):
+        drawing.y += LINE if place else 0
+        x = _scale(drawing, legend)
     if len(sheet.rows) > 1 or sheet.layered:
         drawing.write(x + 18, "each row on its own scale", QUIET, SMALL)
     drawing.y += LINE
+
+
+def _scale(drawing: Drawing, legend: Legend) -> float:
+    """One line of the legend; returns where it ends."""
+    x, y = drawing.write(MARGIN, "".join(legend.low), QUIET, SMALL) + 10, drawing.y + LINE / 2
+    for relative in (-1.0, -0.66, -0.33, 0.0, 0.33, 0.66, 1.0) if legend.signed else (0.0, 0.33, 0.66, 1.0):
+        drawing.boxes.append(Box(x, y - 7, x + 22, y + 7, hexadecimal(shade(relative, LIGHT))))
+        x += 24
+    return drawing.write(x + 8, "".join(legend.high), QUIET, SMALL)

@@ -7,19 +7,20 @@ from itertools import chain
 from salience.explanation import Explanation
 from salience.views.colours import FAINT
 from salience.views.sheet import (
+    Legend,
     Piece,
     Sheet,
-    ends,
     explained,
     is_number,
     label,
+    legends,
     listed,
     notes,
+    number,
     parted,
     pieces,
     plain_settings,
     sheets,
-    signed,
     visible,
 )
 
@@ -124,7 +125,7 @@ def _strength(piece: Piece) -> str:
 
 def _told(e: Explanation, piece: Piece) -> str:
     """A piece and its score; the marks around it keep its direction to itself."""
-    return f"\u2068{_named(e, piece)}\u2069 {piece.score:+.4g}"
+    return f"\u2068{_named(e, piece)}\u2069 {number(e, piece.score)}"
 
 
 def _named(e: Explanation, piece: Piece) -> str:
@@ -151,12 +152,17 @@ def _cell(e: Explanation, piece: Piece) -> str:
 
 
 def _legend(sheet: Sheet) -> str:
-    low, high = (f"{before}<bdi>{_text(name)}</bdi>" for before, name in ends(sheet))
+    lines = [f"{_scale(legend)}." for legend in legends(sheet)]
+    lines[-1] += " Each row is on its own scale: its strongest word has the full colour." if _many(sheet) else ""
+    return "".join(f'<p class="legend quiet">{line}</p>' for line in lines)
+
+
+def _scale(legend: Legend) -> str:
+    low, high = (f"{_text(before)}<bdi>{_text(name)}</bdi>" for before, name in (legend.low, legend.high))
     steps = '<i style="--s:0"></i>' + "".join(f'<i class="for" style="--s:{s}"></i>' for s in (0.33, 0.66, 1))
-    if signed(sheet):
+    if legend.signed:
         steps = "".join(f'<i class="against" style="--s:{s}"></i>' for s in (1, 0.66, 0.33)) + steps
-    scale = " Each row is on its own scale: its strongest word has the full colour." if _many(sheet) else ""
-    return f'<p class="legend quiet">{low} <span>{steps}</span> {high}.{scale}</p>'
+    return f"{low} <span>{steps}</span> {high}"
 
 
 def _many(sheet: Sheet) -> bool:
@@ -180,7 +186,7 @@ def _table(sheet: Sheet, every: Sequence[Explanation], level: str) -> str:
     columns = [pieces(e, level) for e in every]
     lines = "".join(
         f'<tr><th scope="row"><bdi>{_text(label(row[0].shown(sheet.first.text)))}</bdi></th>'
-        f"{''.join(f'<td>{p.score:+.4g}</td>' for p in row)}</tr>"
+        f"{''.join(f'<td>{number(e, p.score)}</td>' for e, p in zip(every, row, strict=True))}</tr>"
         for row in zip(*columns, strict=True)
     )
     return (

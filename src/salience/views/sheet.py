@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import isclose
 from typing import Any, Literal
 from unicodedata import bidirectional, category
@@ -55,10 +56,13 @@ class Sheet:
 
     def title(self, explanation: Explanation) -> str:
         """The method, with those settings that tell it from another row of the same method."""
-        rivals = [e for e in self.single if e.method == explanation.method]
-        told = [k for k in explanation.settings if any(e.settings.get(k) != explanation.settings[k] for e in rivals)]
-        settings = ", ".join(f"{k}={explanation.settings[k]}" for k in told)
+        settings = ", ".join(f"{k}={explanation.settings[k]}" for k in self.telling(explanation))
         return f"{explanation.method} ({settings})" if settings else explanation.method
+
+    def telling(self, explanation: Explanation) -> list[str]:
+        """The settings that tell this row from another of the same method."""
+        rivals = [e for e in self.single if e.method == explanation.method]
+        return [k for k in explanation.settings if any(e.settings.get(k) != explanation.settings[k] for e in rivals)]
 
 
 def sheets(explanations: Sequence[Explanation]) -> list[Sheet]:
@@ -147,14 +151,18 @@ def parted(explanation: Explanation, start: int, end: int) -> Iterator[tuple[str
 
 
 SUMS = ("completeness", "conservation", "efficiency")
-"""Gaps of a sum of scores from what it should be; they have the unit of the explained number, called f."""
+"""Gaps of a sum of scores from what it should be; they have the unit of the explained number."""
+KEPT = 0.05
+"""The share of the explained number from which on it is said where lrp's relevance went."""
 
 
 def _gap(name: str, gap: float, e: Explanation) -> str:
     """A gap beside what it is a share of. A name that is not known here is told with its bare number."""
     strongest = max(map(abs, e.scores), default=0.0)
     if name in SUMS and e.value:
-        return f"{name} gap {_percent(gap / e.value)} of f ({gap:+.3g})"
+        kept = e.method == "lrp" and name == "conservation" and abs(gap / e.value) > KEPT
+        told = f"{name} gap {_percent(gap / e.value)} of the explained number ({gap:+.3g})"
+        return f"{told} (biases keep the rest)" if kept else told
     if name == "error" and strongest:
         return f"expected error of a score {_percent(gap / strongest)} of the strongest"
     if name == "fit":
@@ -174,15 +182,52 @@ def explained(explanation: Explanation) -> str:
     return f"{target.kind.replace('_', ' ')} of {label(target.label)}{against}"
 
 
-def signed(sheet: Sheet) -> bool:
-    """Whether any score is below 0: norms and attention weights tell how much, not which way."""
-    return any(score < 0 for row in sheet.rows for e in row for score in e.scores)
+WEIGHTS = ("attention", "attention_rollout", "attention_flow", "attention_relevance", "value_zeroing")
+NORMS = ("gradient", "smooth_grad")
+CLIPPED = ("layer_saliency", "attention_x_gradient")
+CONTROLS = ("uniform", "position")
 
 
-def ends(sheet: Sheet) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The two ends of the legend, each as words and a label."""
+def signed(e: Explanation) -> bool:
+    """Whether the method says which way a word speaks; norms and attention weights only say how much it mattered.
+
+    It is the method that says so, not the scores: all words may happen to speak for the target. Only a method that is
+    not known here is judged by its scores.
+    """
+    if e.method in (*WEIGHTS, *CONTROLS):
+        return False
+    if e.method in NORMS:
+        return e.settings.get("reduction") == "sum"
+    if e.method in CLIPPED:
+        return e.settings.get("sign") != "positive"
+    return any(score < 0 for score in e.scores) or e.method in _defaults()
+
+
+def number(e: Explanation, score: float, form: str = ".4g") -> str:
+    """A score in digits; a + is written only where it means something."""
+    return format(score, f"+{form}" if signed(e) else form)
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """One line of the legend. Each of its two ends is words and a label."""
+
+    signed: bool
+    low: tuple[str, str]
+    high: tuple[str, str]
+
+
+def legends(sheet: Sheet) -> list[Legend]:
+    """A line for methods that say for or against; one for those that say how much, named if both are there."""
     name = label(sheet.first.target.label)
-    return (("against ", name), ("for ", name)) if signed(sheet) else (("mattered little to ", name), ("much", ""))
+    heads = [row[0] for row in sheet.rows]
+    unsigned = list(dict.fromkeys(e.method for e in heads if not signed(e)))
+    if all(map(signed, heads)):
+        return [Legend(True, ("against ", name), ("for ", name))]
+    if not any(map(signed, heads)):
+        return [Legend(False, ("mattered little to ", name), ("much", ""))]
+    both = Legend(True, ("against ", name), ("for ", name))
+    return [both, Legend(False, (f"{', '.join(unsigned)}: from little", ""), ("to much", ""))]
 
 
 def is_number(explanation: Explanation) -> bool:
@@ -249,6 +294,40 @@ def right_to_left(text: str) -> bool:
     """Whether the first letter with a direction runs from right to left."""
     strong = (bidirectional(c) for c in text)
     return next((d != "L" for d in strong if d in ("L", "R", "AL")), False)
+
+
+COUNTED = ("nodes", "samples")
+"""Settings that read better behind their number: 17 nodes."""
+
+SHORT = 70
+"""Characters in the line of settings; what does not fit is left to the views that tell all."""
+
+
+def chosen(sheet: Sheet, e: Explanation) -> str:
+    """The settings that are not the defaults, set by the user or chosen by the method, in one short line."""
+    defaults = _defaults().get(e.method)
+    if defaults is None:
+        return ""
+    known = sheet.telling(e)
+    told = [_setting(k, v) for k, v in e.settings.items() if k not in known and v not in (None, defaults.get(k))]
+    while len(" · ".join(told)) > SHORT:
+        told.pop()
+    return " · ".join(told)
+
+
+def _setting(name: str, value: object) -> str:
+    if name in COUNTED and value != 1:
+        return f"{value} {name}"
+    return visible(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}", keep="")
+
+
+@cache
+def _defaults() -> dict[str, dict[str, Any]]:
+    """The defaults of every known method. Imported late: a stored explanation can be shown without torch."""
+    from salience.methods import METHODS
+    from salience.settings import settings_of
+
+    return {m.__name__: {name: p.default for name, p in settings_of(m).items()} for m in METHODS}
 
 
 def plain_settings(explanation: Explanation) -> dict[str, Any]:

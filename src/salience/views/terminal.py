@@ -12,18 +12,20 @@ from rich.text import Text
 from salience.explanation import Explanation
 from salience.views.colours import AGAINST, DARK, FAINT, FOR, LIGHT, Colour, hexadecimal, ink, shade
 from salience.views.sheet import (
+    Legend,
     Piece,
     Sheet,
-    ends,
+    chosen,
     explained,
     is_number,
     label,
+    legends,
     listed,
     notes,
+    number,
     parted,
     pieces,
     sheets,
-    signed,
     visible,
 )
 
@@ -120,6 +122,7 @@ def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableT
     found = pieces(e, level)
     parts: list[RenderableType] = [
         Text(sheet.title(e), "bold"),
+        *(Text(f"  {line}", "dim") for line in [chosen(sheet, e)] if line),
         Padding(sentence(e, found, paint), (0, 0, 0, 2), expand=False),
     ]
     if len(sheet.rows) == 1 or not paint.colour:
@@ -131,9 +134,10 @@ def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableT
 def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
     """The whole text, its pieces in their places and styles; what the model did not read is dim."""
     text = Text(overflow="fold")
-    at = 0
+    at, inner = 0, set[int]() if paint.colour else _inner(e)
     for piece in found:
         _plain(text, e, at, piece.start)
+        text.append("·" if piece.start in inner and not piece.name else "")
         if piece.name:
             text.append(" " if text and not text.plain[-1].isspace() else "")
             text.append(visible(piece.name, keep=""), paint.style(piece.relative) + Style(dim=True, italic=True))
@@ -152,21 +156,31 @@ def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
     return text
 
 
+def _inner(e: Explanation) -> set[int]:
+    """The places inside words. A token that begins there is set off by a dot where colour does not tell it apart."""
+    return {at for word in e.words() for at in range(word.start + 1, word.end)}
+
+
 def _plain(text: Text, e: Explanation, start: int, end: int, style: Style = _PLAIN) -> None:
     """A stretch of the text, struck out where the model did not read it."""
     for part, unread in parted(e, start, end):
         text.append(visible(part), style + _UNREAD if unread else style)
 
 
-def _strongest(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Table:
+def _strongest(e: Explanation, found: Sequence[Piece], paint: _Paint) -> RenderableType:
     """The few strongest words with their scores and bars."""
     table = Table.grid(padding=(0, 1))
     for piece in sorted(found, key=lambda p: -abs(p.score))[:TOP]:
         bar = Text(_bar(abs(piece.relative), 10).ljust(10))
         if paint.colour:
             bar.stylize(hexadecimal(FOR if piece.score > 0 else AGAINST))
-        table.add_row(Text(label(_one_line(piece.shown(e.text)))), Text(f"{piece.score:+.4f}", justify="right"), bar)
-    return table
+        table.add_row(Text(label(_one_line(piece.shown(e.text)))), _score(e, piece), bar)
+    more = len(found) - TOP
+    return Group(table, Text(f"… {more} more; --json has all", "dim")) if more > 0 else table
+
+
+def _score(e: Explanation, piece: Piece) -> Text:
+    return Text(number(e, piece.score, ".4f"), justify="right")
 
 
 def _one_line(text: str) -> str:
@@ -175,16 +189,20 @@ def _one_line(text: str) -> str:
 
 
 def _footer(sheet: Sheet, paint: _Paint) -> Iterator[Text]:
-    low, high = ("".join(end) for end in ends(sheet))
-    steps = (0.0, 0.3, 0.6, 1.0) if paint.colour else (0.3, 1.0)
-    if signed(sheet):
-        steps = (*(-s for s in reversed(steps) if s), *steps)
-    legend = Text("  ")
-    for relative in steps:
-        legend.append(f" {paint.marks(relative)} ".ljust(3), paint.style(relative))
-    yield Text.assemble((f"  {low}", "dim"), legend, (f"  {high}", "dim"))
+    for legend in legends(sheet):
+        yield _legend(legend, paint)
     if len(sheet.rows) > 1 or sheet.layered:
         yield Text("  each row on its own scale: its strongest word has the full strength", "dim")
+
+
+def _legend(legend: Legend, paint: _Paint) -> Text:
+    steps = (0.0, 0.3, 0.6, 1.0) if paint.colour else (0.3, 1.0)
+    if legend.signed:
+        steps = (*(-s for s in reversed(steps) if s), *steps)
+    scale = Text("  ")
+    for relative in steps:
+        scale.append(f" {paint.marks(relative)} ".ljust(3), paint.style(relative))
+    return Text.assemble((f"  {''.join(legend.low)}", "dim"), scale, (f"  {''.join(legend.high)}", "dim"))
 
 
 def _heat_map(row: Sequence[Explanation], level: str, paint: _Paint, width: int) -> RenderableType:

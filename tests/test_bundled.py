@@ -41,7 +41,9 @@ def accuracy(model: Model, texts: list[str], labels: list[str]) -> float:
 @pytest.mark.parametrize("name", BUNDLED)
 def test_bundled_models_are_right_about_most_of_the_sample(name: str):
     rows = sample()
-    assert accuracy(salience.load(name), [r["text"] for r in rows], [r["label"] for r in rows]) > 0.65  # it is hard on purpose
+    assert (
+        accuracy(salience.load(name), [r["text"] for r in rows], [r["label"] for r in rows]) > 0.65
+    )  # it is hard on purpose
 
 
 @pytest.mark.parametrize("name", BUNDLED)

@@ -5,16 +5,7 @@ from importlib import import_module
 
 import pytest
 
-MODULES = (
-    "batching",
-    "settings",
-    "types",
-    "words",
-    "explainer",
-    "explanation",
-    "methods.layers",
-    "methods.perturbation",
-)
+MODULES = ("batching", "settings", "types", "words", "methods.perturbation")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -83,7 +83,8 @@ def test_occlusion_is_the_drop_without_each_token(shape: str, kind: str, window:
                 expected[token] += whole - value(model, text, column, inside, kind)
                 covering[token] += 1
         mean = [e / max(1, c) for e, c in zip(expected, covering, strict=True)]
-        assert close(found[row], mean, abs(whole))
+        # Rounding is that of the logits, and the explained one of them may happen to be small.
+        assert close(found[row], mean, float(forward(model, batch).logits.abs().max()))
 
 
 @pytest.mark.parametrize("shape", ["bert", "roberta", "pooled_bilstm", "gpt2"])

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from salience.errors import BadModel
-from salience.types import Attribution, Batch, Edit, Model, Output, Prefix, SharesPrefix, Targets
+from salience.types import Attribution, Batch, Edit, Model, Output, Prefix, SharesPrefix, Targets, Weights
 
 TargetsOf = Callable[[Float[Tensor, "b c"]], Targets]
 """Chooses the explained number once the logits are known, so that a prediction needs no pass of its own."""
@@ -40,10 +40,11 @@ class Needs(Flag):
     """Every layer's attention weights."""
     ATTENTION_GRADIENT = auto()
     """The weights and df/d weights."""
+    WRITTEN_OUT = auto()
+    """Attention made of single operations: nothing reaches into a fused kernel."""
 
 
 _BACKWARD = Needs.GRADIENT | Needs.HIDDEN | Needs.ATTENTION_GRADIENT
-_WEIGHTS = Needs.ATTENTION | Needs.ATTENTION_GRADIENT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +94,7 @@ def forward(
     edit_attention: Edit | None = None,
     edit_hidden: Edit | None = None,
     hidden: bool = False,
-    attention: bool = False,
+    attention: Weights | None = None,
 ) -> Output:
     """A forward pass without a graph."""
     with frozen(model.module), torch.no_grad():
@@ -126,7 +127,7 @@ def observe(model: Model, batch: Batch, target: Targets | TargetsOf, needs: Need
     """The cheapest pass that sees all that is needed: without a backward pass where no gradient is."""
     if needs & _BACKWARD:
         return differentiate(model, batch, target, needs=needs)
-    output = forward(model, batch, attention=bool(needs & _WEIGHTS))
+    output = forward(model, batch, attention=_weights(needs))
     return Pass(model, batch, _chosen(target, output), output)
 
 
@@ -154,7 +155,7 @@ def differentiate(
                 embeddings=leaf,
                 edit_hidden=edit_hidden,
                 hidden=Needs.HIDDEN in needs,
-                attention=bool(needs & _WEIGHTS),
+                attention=_weights(needs),
             )
         chosen = _chosen(target, _finite(output, model))
         wanted = {
@@ -165,6 +166,12 @@ def differentiate(
         found = _gradients(chosen(output.logits).sum(), wanted)
     gradient = found["gradient"][0] if found["gradient"] else None
     return Pass(model, batch, chosen, _detached(output), gradient, found["hidden"], found["attention"])
+
+
+def _weights(needs: Needs) -> Weights | None:
+    if needs & (Needs.ATTENTION_GRADIENT | Needs.WRITTEN_OUT):
+        return "differentiable"
+    return "read" if Needs.ATTENTION in needs else None
 
 
 def _chosen(target: Targets | TargetsOf, output: Output) -> Targets:

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 Kind = Literal["logit", "probability", "log_probability"]
 Link = Literal["softmax", "sigmoid", "identity"]
+Weights = Literal["read", "differentiable"]
+"""How attention weights are wanted: to be looked at, or as the part of the graph that the output is made of."""
+
 Span = tuple[int, int]
 Text = str | tuple[str, str]
 """One text, or a pair of texts such as a premise and a hypothesis."""
@@ -219,7 +222,7 @@ class Model(Protocol):
         edit_attention: Edit | None = None,
         edit_hidden: Edit | None = None,
         hidden: bool = False,
-        attention: bool = False,
+        attention: Weights | None = None,
     ) -> Output: ...
 
 

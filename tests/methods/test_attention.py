@@ -49,7 +49,7 @@ def weights_and_gradients(model: Model) -> tuple[list[Tensor], list[Tensor]]:
     """By autograd on the model itself, one layer at a time."""
     batch, target = one(model)
     with frozen(model.module), torch.enable_grad():
-        output = model(batch, embeddings=model.embed(batch).requires_grad_(), attention=True)
+        output = model(batch, embeddings=model.embed(batch).requires_grad_(), attention="differentiable")
         f = target(output.logits)[0]
         gradients = [torch.autograd.grad(f, a, retain_graph=True, allow_unused=True)[0] for a in output.attention]
     assert all(g is not None for g in gradients), "a layer's weights are not in the graph"
@@ -85,7 +85,7 @@ def test_the_classifier_reads_the_positions_that_its_logits_feel(shape: str):
 def test_attention_is_the_mean_row_of_the_last_layer(shape: str):
     model = model_of(shape)
     batch, target = one(model)
-    a = forward(model, batch, attention=True).attention[-1][0]
+    a = forward(model, batch, attention="read").attention[-1][0]
     got = scores(attention(model, batch, target))
     assert close(got, sum(read_row(model, a[h]) for h in range(len(a))) / len(a))
     assert got.sum().item() == pytest.approx(1, abs=1e-5)
@@ -95,7 +95,7 @@ def test_attention_is_the_mean_row_of_the_last_layer(shape: str):
 def test_attention_of_a_pooled_model_is_its_one_query(shape: str):
     model = model_of(shape)
     batch, target = one(model)
-    a = forward(model, batch, attention=True).attention[0][0, 0, 0]
+    a = forward(model, batch, attention="read").attention[0][0, 0, 0]
     for row in ("auto", "cls", "mean"):
         assert torch.equal(scores(attention(model, batch, target, row=row)), a)
 
@@ -103,7 +103,7 @@ def test_attention_of_a_pooled_model_is_its_one_query(shape: str):
 def test_settings_of_attention_choose_layer_heads_and_row():
     model = model_of("bert")
     batch, target = one(model)
-    a = [w[0] for w in forward(model, batch, attention=True).attention]
+    a = [w[0] for w in forward(model, batch, attention="read").attention]
     cases = [
         ({"layer": 1}, a[0].mean(0)[0]),
         ({"layer": -2}, a[1].mean(0)[0]),
@@ -120,7 +120,7 @@ def test_mean_pooling_reads_the_mean_row():
     model = build("modernbert")
     model.module.config.classifier_pooling = "mean"
     batch, target = one(model)
-    a = forward(model, batch, attention=True).attention[-1][0]
+    a = forward(model, batch, attention="read").attention[-1][0]
     assert close(scores(attention(model, batch, target)), a.mean(0).mean(0))
 
 
@@ -162,7 +162,7 @@ def slow_steps(a: list[Tensor]) -> list[list[list[float]]]:
 def test_rollout_is_the_sum_over_all_paths(shape: str):
     model = model_of(shape)
     batch, target = one(model)
-    steps = slow_steps([a[0] for a in forward(model, batch, attention=True).attention])
+    steps = slow_steps([a[0] for a in forward(model, batch, attention="read").attention])
     n = len(steps[0])
     below = [[float(i == j) for j in range(n)] for i in range(n)]
     for step in steps:
@@ -203,7 +203,7 @@ def test_flow_is_the_optimum_of_a_linear_programme(n: int, layers: int, seed: in
 def test_flow_of_a_model(shape: str):
     model = model_of(shape)
     batch, target = one(model, "A fine film.")
-    steps = np.array(slow_steps([a[0] for a in forward(model, batch, attention=True).attention]))
+    steps = np.array(slow_steps([a[0] for a in forward(model, batch, attention="read").attention]))
     r = read_row(model, torch.eye(len(steps[0])), "A fine film.").numpy()
     expected = torch.tensor([linear_programme(steps, r, token) for token in range(len(r))])
     assert close(scores(attention_flow(model, batch, target)), expected, 1e-6)

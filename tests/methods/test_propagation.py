@@ -409,7 +409,7 @@ def test_rules_change_no_value(shape: str, rules: str):
     plain = forward(model, batch).logits
     whole = None if rules == "conservative" else _identity
     within = following(model.module, relevance(rules, 1e-6, 0.2), whole)
-    needs = Needs.GRADIENT | Needs.ATTENTION
+    needs = Needs.GRADIENT | Needs.WRITTEN_OUT
     under = differentiate(model, batch, targets(model, Target(), plain), needs=needs, within=within)
     assert torch.allclose(under.output.logits, plain, atol=1e-4)
 
@@ -420,7 +420,7 @@ def test_the_rescale_rule_changes_no_value(shape: str):
     batch = model.batch(model.encode(TEXTS[:1])).take(torch.tensor([0, 0]))
     plain = forward(model, batch).logits
     within = following(model.module, rescale(1), partial(_rescaled, texts=1))
-    needs = Needs.GRADIENT | Needs.ATTENTION
+    needs = Needs.GRADIENT | Needs.WRITTEN_OUT
     under = differentiate(model, batch, targets(model, Target(), plain), needs=needs, within=within)
     assert torch.allclose(under.output.logits, plain, atol=1e-4)
 

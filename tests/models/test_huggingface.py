@@ -11,8 +11,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 import salience
 from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel
-from salience.passes import differentiate, forward
-from salience.types import Target
+from salience.passes import Needs, differentiate, forward
+from salience.types import Target, Targets, Weights
 from shapes import CLASSIFIERS, LANGUAGE_MODELS, TEXTS, build, tokenizer
 
 
@@ -34,8 +34,8 @@ def plain_logits(model: salience.types.Model, text: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [*CLASSIFIERS, *LANGUAGE_MODELS])
-@pytest.mark.parametrize("attention", [False, True])
-def test_logits_in_a_padded_batch_equal_plain_calls_one_by_one(shape: str, attention: bool):
+@pytest.mark.parametrize("attention", [None, "read", "differentiable"])
+def test_logits_in_a_padded_batch_equal_plain_calls_one_by_one(shape: str, attention: Weights | None):
     model = build(shape)
     ours = forward(model, model.batch(model.encode(TEXTS)), attention=attention, hidden=True).logits
     for row, text in zip(ours, TEXTS, strict=True):
@@ -53,10 +53,24 @@ def test_replaced_embeddings_reach_the_model_exactly(shape: str):
 
 
 @pytest.mark.parametrize("shape", CLASSIFIERS)
+def test_weights_read_beside_the_output_are_those_it_is_made_of(shape: str):
+    model = build(shape)
+    batch = model.batch(model.encode(TEXTS))
+    needs = Needs.GRADIENT | Needs.ATTENTION
+    target = Targets(torch.zeros(len(batch), dtype=torch.long), None, "logit", model.link)
+    beside, written = (differentiate(model, batch, target, needs=n) for n in (needs, needs | Needs.ATTENTION_GRADIENT))
+    assert beside.gradient is not None
+    assert written.gradient is not None
+    assert (beside.gradient - written.gradient).abs().max() < 1e-5 * written.gradient.abs().max()
+    for a, b in zip(beside.output.attention, written.output.attention, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", CLASSIFIERS)
 def test_attention_rows_sum_to_one_and_never_look_at_padding(shape: str):
     model = build(shape)
     batch = model.batch(model.encode(TEXTS))
-    for weights in forward(model, batch, attention=True).attention:
+    for weights in forward(model, batch, attention="read").attention:
         real = weights.permute(0, 2, 1, 3)[batch.mask]  # rows of real queries: n, heads, keys
         torch.testing.assert_close(real.sum(-1), torch.ones_like(real[..., 0]))
         assert (weights.permute(0, 2, 3, 1)[batch.mask[:, :, None] & ~batch.mask[:, None, :]] == 0).all()
@@ -325,7 +339,7 @@ def test_a_next_token_by_its_text():
 def test_auto_model_folder_round_trip_keeps_the_users_model(folder: Path):
     module = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="sdpa")
     model = salience.wrap(module, tokenizer("wordpiece"))
-    forward(model, model.batch(model.encode(TEXTS)), attention=True)
+    forward(model, model.batch(model.encode(TEXTS)), attention="read")
     assert module.config._attn_implementation == "sdpa"
 
 
@@ -335,7 +349,7 @@ def test_auto_model_folder_round_trip_keeps_the_users_model(folder: Path):
 @pytest.mark.parametrize("shape", CLASSIFIERS)
 def test_attention_and_hidden_states_are_transformers_own(shape: str):
     model = build(shape)
-    ours = forward(model, model.batch(model.encode(TEXTS)), attention=True, hidden=True)
+    ours = forward(model, model.batch(model.encode(TEXTS)), attention="read", hidden=True)
     plain = type(model.module)._from_config(model.module.config, attn_implementation="eager").eval()
     plain.load_state_dict(model.module.state_dict())
     for row, encoded in enumerate(model.encode(TEXTS)):

@@ -17,7 +17,7 @@ def test_the_forward_pass_is_the_formula(shape: str):
     model = build(shape)
     text = TEXTS[1]
     batch = model.batch(model.encode([text, TEXTS[2]]))
-    output = forward(model, batch, hidden=True, attention=True)
+    output = forward(model, batch, hidden=True, attention="read")
     n = len(model.encode([text])[0])
     h = output.hidden[1][0, :n]
     u = torch.tanh(h @ model.key.weight.T + model.key.bias) @ model.query.weight[0]

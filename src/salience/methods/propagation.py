@@ -23,8 +23,7 @@ RuleSet = Literal["attnlrp", "cp", "conservative"]
 RULES = get_args(RuleSet)
 ROUTERS = ("Experts", "SparseMoeBlock", "TopKRouter")
 """How transformers ends the names of modules that send tokens to different experts."""
-_SEEN = Needs.GRADIENT | Needs.ATTENTION
-"""Attention is asked for so that the model writes it out: no rule reaches into a fused kernel."""
+_SEEN = Needs.GRADIENT | Needs.WRITTEN_OUT
 
 
 def lrp(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from salience import batching
 from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
-from salience.types import Batch, Edit, Encoded, Link, Output, Text
+from salience.types import Batch, Edit, Encoded, Link, Output, Text, Weights
 from salience.words import unread
 
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
@@ -137,7 +137,7 @@ class Pooled(nn.Module):
         edit_attention: Edit | None = None,
         edit_hidden: Edit | None = None,
         hidden: bool = False,
-        attention: bool = False,
+        attention: Weights | None = None,
     ) -> Output:
         e = self.words(batch.ids) if embeddings is None else embeddings
         start = e if edit_hidden is None else edit_hidden(0, e)

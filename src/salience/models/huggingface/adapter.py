@@ -20,7 +20,7 @@ from salience.models.huggingface.hooks import Call, block_calls, hidden_states, 
 from salience.models.huggingface.prefix import keeps_everything, kept, resumed, seen
 from salience.models.huggingface.tokens import encode
 from salience.passes import frozen
-from salience.types import Batch, Block, Edit, Encoded, Link, Output, Prefix, Text
+from salience.types import Batch, Block, Edit, Encoded, Link, Output, Prefix, Text, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,21 +177,21 @@ class HuggingFace:
         edit_attention: Edit | None = None,
         edit_hidden: Edit | None = None,
         hidden: bool = False,
-        attention: bool = False,
+        attention: Weights | None = None,
     ) -> Output:
-        self._check_sight(hidden or edit_hidden is not None, attention)
+        self._check_sight(hidden or edit_hidden is not None, attention is not None)
         start = self.words(batch.ids) if embeddings is None else embeddings
-        watch = Watch(edit_attention, keep=attention)
+        watch = Watch(edit_attention, attention)
         with ExitStack() as stack:
             stack.enter_context(replaced_embeddings(self.module, start))
             states: list[Tensor] = []
             if hidden or edit_hidden is not None:
                 states = stack.enter_context(hidden_states(self.module, edit_hidden))
             options: dict[str, Any] = {}
-            if attention or edit_attention is not None:
+            if attention is not None or edit_attention is not None:
                 options = stack.enter_context(self._watched(watch))
             found = self._run(batch, options)
-        weights = self._weights(watch, found, attention, edit_attention)
+        weights = self._weights(watch, found)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: {len(states) - 1} of {self.layers} layers could be read")
         return Output(self._logits(found.logits, batch), start, tuple(states if hidden else ()), weights)
@@ -216,7 +216,7 @@ class HuggingFace:
     @contextmanager
     def replay(self, batch: Batch) -> Generator[list[Block]]:
         """Every block on the inputs it has in a pass over the batch, to be run alone with its attention edited."""
-        with frozen(self.module), torch.no_grad(), self._watched(Watch(lambda _, a: a, keep=False)) as options:
+        with frozen(self.module), torch.no_grad(), self._watched(Watch(lambda _, a: a)) as options:
             with block_calls(self.module) as calls:
                 self._run(batch, options)
             if len(calls) != self.layers:
@@ -224,7 +224,7 @@ class HuggingFace:
             yield [partial(self._again, call) for call in calls]
 
     def _again(self, call: Call, edit: Edit) -> Tensor:
-        watch = Watch(edit, keep=False)
+        watch = Watch(edit)
         output = call.block(*call.args, **{**call.kwargs, "salience": watch})
         if watch.calls != 1:
             raise UnsupportedModel(f"the attention of a block of {self.name} was reached {watch.calls} times, not once")
@@ -246,14 +246,14 @@ class HuggingFace:
                 stack.enter_context(no_hooks_left(self.module))
                 yield {"output_attentions": True}
 
-    def _weights(self, watch: Watch, found: Any, attention: bool, edit: Edit | None) -> tuple[Tensor, ...]:
+    def _weights(self, watch: Watch, found: Any) -> tuple[Tensor, ...]:
         """The weights that were asked for; an edit or a reading that did not reach every layer is an error."""
-        if not attention and edit is None:
+        if watch.wanted is None and watch.edit is None:
             return ()
         if watch.calls == self.layers:
             return tuple(watch.weights)
         given = tuple(getattr(found, "attentions", None) or ())
-        if edit is None and len(given) == self.layers and all(w is not None for w in given):
+        if watch.edit is None and len(given) == self.layers and all(w is not None for w in given):
             return given
         raise UnsupportedModel(
             f"only {watch.calls} of {self.layers} attention layers of {self.name} could be reached; "

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from salience.errors import UnsupportedModel
-from salience.types import Edit
+from salience.types import Edit, Weights
 
 KERNEL = "salience"
 
@@ -26,7 +26,7 @@ class Watch:
     """Collects the weights of every layer of one forward pass, after the edit if there is one."""
 
     edit: Edit | None = None
-    keep: bool = True
+    wanted: Weights | None = None
     calls: int = 0
     weights: list[Tensor] = field(default_factory=list[Tensor])
 
@@ -34,10 +34,15 @@ class Watch:
         # Layers are counted by their calls: ALBERT and DistilBERT do not tell their attention which layer it is.
         if self.edit is not None:
             weights = self.edit(self.calls, weights)
-        if self.keep:
+        if self.wanted is not None:
             self.weights.append(weights)
         self.calls += 1
         return weights
+
+    @property
+    def beside(self) -> bool:
+        """Whether nothing depends on these very weights, so that a fused kernel may make the output beside them."""
+        return self.edit is None and self.wanted == "read" and torch.is_grad_enabled()
 
 
 def attend(
@@ -59,17 +64,28 @@ def attend(
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    mask = None if attention_mask is None else attention_mask[..., : key.shape[-2]]
     # The query is scaled, not the scores: a text has far fewer queries than pairs of positions.
-    scores = query * (query.shape[-1] ** -0.5 if scaling is None else scaling) @ key.transpose(2, 3)
-    if softcap is not None:
-        scores = softcap * (scores / softcap).tanh()
-    if attention_mask is not None:
-        scores += attention_mask[..., : key.shape[-2]]
-    weights = scores.softmax(-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
+    query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if salience is not None and salience.beside and softcap is None:
+        with torch.no_grad():
+            weights = salience(_weights(query, key, mask))
+        output = nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=1.0)
+        return output.transpose(1, 2).contiguous(), weights
+    weights = _weights(query, key, mask, softcap)
     if salience is not None:
         weights = salience(weights)
     dropped = nn.functional.dropout(weights, dropout, module.training)
     return (dropped @ value).transpose(1, 2).contiguous(), weights
+
+
+def _weights(query: Tensor, key: Tensor, mask: Tensor | None, softcap: float | None = None) -> Tensor:
+    scores = query @ key.transpose(2, 3)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if mask is not None:
+        scores += mask
+    return scores.softmax(-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
 
 
 AttentionInterface.register(KERNEL, attend)

@@ -9,11 +9,14 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "salience"
 FLOORS = (
-    ("errors", "words", "explanation", "settings", "types"),
+    ("errors", "words", "explanation", "settings", "types", "data"),
     ("batching", "randomness", "erasure", "passes"),
     ("models",),
     ("methods",),
     ("explainer",),
+    ("work",),
+    ("runs", "engines"),
+    ("runner",),
     ("views",),
     ("cli",),
 )
@@ -21,7 +24,7 @@ FLOORS = (
 
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FILES = sorted(SOURCE.rglob("*.py"))
-TORCH_FREE = ("errors", "words", "explanation", "settings", "views", "cli")
+TORCH_FREE = ("errors", "words", "explanation", "settings", "data", "views", "cli")
 
 
 def room(path: Path) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import accumulate, islice
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from salience.errors import BadInput, unknown
 
@@ -412,6 +412,7 @@ def _kind(value: object) -> str:
 # The formats: each gives its records from any place on, and the cells of a record
 
 
+@runtime_checkable
 class _Opened(Protocol):
     """An open file or data set."""
 

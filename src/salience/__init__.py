@@ -8,16 +8,20 @@ if TYPE_CHECKING:
     from salience.explanation import Explanation
     from salience.models import load
     from salience.models.huggingface import wrap
+    from salience.runner import explain_data
+    from salience.runs import open_run
     from salience.types import Target
 
-__all__ = ["Explanation", "Target", "__version__", "explain", "load", "wrap"]
+__all__ = ["Explanation", "Target", "__version__", "explain", "explain_data", "load", "open_run", "wrap"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Explanation": "salience.explanation",
     "Target": "salience.types",
     "explain": "salience.explainer",
+    "explain_data": "salience.runner",
     "load": "salience.models",
+    "open_run": "salience.runs",
     "wrap": "salience.models.huggingface",
 }
 

@@ -1,7 +1,8 @@
-"""Rows into passes: sorted by length, packed to a token budget."""
+"""Rows into passes: sorted by length, packed to a token budget that memory can hold."""
 
 from collections.abc import Iterator, Sequence
 
+import psutil
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -11,6 +12,27 @@ from salience.words import numbers
 
 OPENING = 24
 """What one more pass costs by itself, in tokens: rows share a pass as long as less than this is wasted."""
+
+
+FAST = {"cpu": 1024}
+"""Tokens beyond which a larger pass is no faster: on a CPU the states of a pass should stay in its cache."""
+
+FASTEST = 16384
+"""The same for accelerators."""
+
+
+def fits_memory(bytes_per_token: int, device: torch.device) -> int:
+    """How many tokens one pass should hold: what is fast, or what half of the free memory has room for."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return max(1, min(FAST.get(device.type, FASTEST), free // 2 // bytes_per_token))
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether memory was the trouble. On a CPU torch says so in words only."""
+    said = str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and ("allocate memory" in said or "out of memory" in said)
+    )
 
 
 def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "cpu") -> Batch:

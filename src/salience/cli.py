@@ -1,5 +1,6 @@
 """The command ``salience``: each subcommand is one call of the library. Heavy imports wait until they are needed."""
 
+import dataclasses
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from threading import Timer
@@ -22,6 +23,7 @@ from salience.errors import BadInput, SalienceError, TruncatedText
 if TYPE_CHECKING:
     from salience.explanation import Explanation
     from salience.types import Kind, Model, Text
+    from salience.views.progress import Report
 
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -125,6 +127,28 @@ def cli() -> None:
     """Why did the model say that, and can the explanation be believed?"""
 
 
+def _shown(command: Callable[..., None]) -> Callable[..., None]:
+    """The options for where and how explanations appear."""
+    for option in reversed(
+        (
+            click.option(
+                "--level",
+                type=click.Choice(["word", "token"]),
+                default="word",
+                show_default=True,
+                help="What is shown.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="One JSON object per text and method, a line each."),
+            click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page."),
+            click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture."),
+            click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write a scalable picture."),
+            click.option("--no-color", "plain", is_flag=True, help="Mark words by + and - instead of colours."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 # ------------------------------------------------------------------------------------------------------ explain
 
 
@@ -136,10 +160,11 @@ def cli() -> None:
         'salience explain "A man sleeps." --pair "Nobody sleeps." --model my-nli-folder',
         'salience explain "A fine film." --set nodes=200 --html why.html',
         "salience explain - --json < reviews.txt > scores.jsonl",
+        "salience explain --data reviews.jsonl --out run        (a whole data set; again to go on after a stop)",
         'salience explain --model gpt2 --target " Paris" "The capital of France is"',
     )
 )
-@click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
+@click.argument("texts", metavar="[TEXT...]", nargs=-1)
 @click.option("--pair", "pairs", metavar="TEXT", multiple=True, help="Second text of a sentence pair, one per TEXT.")
 @click.option("--model", default="sentiment", show_default=True, help="Bundled name, folder or Hugging Face name.")
 @click.option(
@@ -159,16 +184,26 @@ def cli() -> None:
 )
 @click.option("--layer", metavar="N|all", help="The layer to explain, or all of them.")
 @click.option("--seed", type=int, help="For methods that draw at random.  [default: 0]")
-@click.option("--level", type=click.Choice(["word", "token"]), default="word", show_default=True, help="What is shown.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per text and method, a line each.")
-@click.option("--html", "html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page.")
-@click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture.")
-@click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write a scalable picture.")
-@click.option("--no-color", "plain", is_flag=True, help="Mark words by + and - instead of colours.")
+@_shown
 @click.option("--task", metavar="TASK", help="classify or generate, where the checkpoint does not tell.")
 @click.option("--device", help="Such as cpu or cuda.  [default: cpu]")
 @click.option("--allow-pickle", is_flag=True, help="Open pickled weights, which can run code. Only if you trust them.")
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it.")
+@click.option("--data", metavar="DATA", help="A whole data set: a file, folder, glob, or the name of a data set.")
+@click.option("--out", metavar="RUN", type=click.Path(path_type=Path), help="The folder for the run over --data.")
+@click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Where --data has its texts.")
+@click.option("--pair-column", metavar="NAME", help="Where it has the second texts of pairs.")
+@click.option("--id-column", metavar="NAME", help="Where it has ids.  [default: the row's number]")
+@click.option("--split", metavar="NAME", help="The split of a data set by name, such as train.")
+@click.option("--subset", metavar="NAME", help="The configuration of a data set by name.")
+@click.option("--limit", type=int, metavar="N", help="Only the first N rows.")
+@click.option("--rows-per-part", type=int, default=1000, show_default=True, metavar="N", help="Rows of a part file.")
+@click.option("--max-rejected", type=float, default=0.1, show_default=True, help="Share of bad rows that is let pass.")
+@click.option("--engine", default="local", show_default=True, metavar="ENGINE", help="local, or ray for a cluster.")
+@click.option("--workers", type=int, metavar="N", help="Processes, or actors on a cluster.  [default: one per device]")
+@click.option("--address", metavar="ADDRESS", help="The Ray cluster.  [default: one on this machine]")
+@click.option("--dry-run", is_flag=True, help="Tell what the run would cost, from a few texts, and stop.")
+@click.option("--quiet", is_flag=True, help="No progress.")
 def explain(
     texts: tuple[str, ...],
     pairs: tuple[str, ...],
@@ -190,12 +225,49 @@ def explain(
     device: str | None,
     allow_pickle: bool,
     trust_remote_code: bool,
+    data: str | None,
+    out: Path | None,
+    text_column: str,
+    pair_column: str | None,
+    id_column: str | None,
+    split: str | None,
+    subset: str | None,
+    limit: int | None,
+    rows_per_part: int,
+    max_rejected: float,
+    engine: str,
+    workers: int | None,
+    address: str | None,
+    dry_run: bool,
+    quiet: bool,
 ) -> None:
     """Show how much each word of TEXT mattered to the model's answer.
 
     Put quotes around a text: each TEXT is explained on its own. A TEXT of - reads standard input, one text
     per line. Put -- before a text that begins with a dash.
+
+    With --data and --out a whole data set is explained into a folder of Parquet files. If it is stopped, the
+    same command goes on where it was. `salience show` and `salience export` read the folder.
     """
+    if data is None and not texts:
+        raise BadInput("give a TEXT, or a whole data set with --data and --out")
+    if data is not None:
+        if texts or pairs or html or png or svg:
+            raise BadInput("--data is explained into a folder: leave out texts, --pair and pictures, and give --out")
+        if out is None and not dry_run:
+            raise BadInput("--data needs --out, the folder to explain it into, or --dry-run")
+        options = _options(device, task, allow_pickle, trust_remote_code)
+        columns = {"text": text_column, "pair": pair_column, "id": id_column, "split": split, "subset": subset}
+        chosen = methods or ("integrated_gradients",)
+        asked = {"target": target, "against": against, "kind": kind, "limit": limit}
+        asked |= _settings(chosen, settings, layer, seed)
+        if dry_run or out is None:
+            _estimate(model, options, data, columns, chosen, asked, as_json)
+            return
+        asked |= {"engine": engine, "workers": workers, "address": address}
+        asked |= {"rows_per_part": rows_per_part, "max_rejected": max_rejected}
+        _explain_data(model, options, data, columns, chosen, asked, out, _reporter(as_json, quiet), as_json, quiet)
+        return
     given = _texts(texts, pairs)
     sink = _sink(as_json, html, png, svg, level, plain)
     with sink as show:
@@ -204,7 +276,7 @@ def explain(
 
         chosen = methods or ("integrated_gradients",)
         asked = prepare(chosen, _settings(chosen, settings, layer, seed))
-        loaded = _load(model, device, task, allow_pickle, trust_remote_code)
+        loaded = _load(model, _options(device, task, allow_pickle, trust_remote_code))
         wanted = Target(target, against, kind)
         with _progress(len(given)) as step:
             for row in explain_each(loaded, given, asked, wanted, window=WINDOW):
@@ -233,15 +305,148 @@ def _lines() -> list[str]:
     return [line.rstrip("\r") for line in lines if line.strip()]
 
 
-def _load(model: str, device: str | None, task: str | None, allow_pickle: bool, trust_remote_code: bool) -> "Model":
+def _options(device: str | None, task: str | None, allow_pickle: bool, trust_remote_code: bool) -> dict[str, Any]:
+    return {"device": device, "task": task, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+
+
+def _load(model: str, options: Mapping[str, Any]) -> "Model":
     from salience.models import load
 
     try:
-        return load(model, task=task, device=device, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+        return load(model, **options)
     except (RuntimeError, AssertionError) as error:  # how torch refuses a device
-        if device is None:
+        if options["device"] is None:
             raise
-        raise BadInput(f"{model} cannot be put on device {device!r}: {str(error).splitlines()[0]}") from error
+        raise BadInput(
+            f"{model} cannot be put on device {options['device']!r}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------------------ runs
+
+
+def _estimate(
+    model: str,
+    options: Mapping[str, Any],
+    data: str,
+    columns: Mapping[str, Any],
+    methods: Sequence[str],
+    asked: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """What a run would cost."""
+    from salience.data import source
+    from salience.runner import estimate
+    from salience.views.progress import duration
+    from salience.work import Checkpoint
+
+    found = estimate(Checkpoint(model, options), source(data, **columns), methods, **asked)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(found)))
+        return
+    click.echo(f"{found.texts:,} texts, about {found.tokens:,} tokens")
+    click.echo(f"about {found.passes:,} passes of up to {found.budget:,} tokens")
+    click.echo(f"about {duration(found.seconds)} with one worker, and {found.bytes / 1e6:,.1f} MB on disk")
+    click.echo(f"measured on {found.sample} texts from all over the data")
+
+
+def _explain_data(
+    model: str,
+    options: Mapping[str, Any],
+    data: str,
+    columns: Mapping[str, Any],
+    methods: Sequence[str],
+    asked: Mapping[str, Any],
+    out: Path,
+    reporter: "AbstractContextManager[Report]",
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from salience.data import source
+    from salience.runner import explain_data
+    from salience.work import Checkpoint
+
+    try:
+        with reporter as report:
+            run = explain_data(
+                Checkpoint(model, options), source(data, **columns), out, methods, report=report, **asked
+            )
+    except KeyboardInterrupt:
+        if not quiet:
+            click.echo("\nstopped; what is finished is kept, and the same command goes on from there", err=True)
+        raise
+    done = run.manifest["finished"]
+    if as_json:
+        click.echo(json.dumps({"event": "finished", "run": str(out), **done}))
+    elif not quiet:
+        rejected = f"; {done['rejected']:,} rows rejected, see {out / 'rejected.jsonl'}" if done["rejected"] else ""
+        cut = f"; {done['truncated']:,} texts were longer than the model can read" if done["truncated"] else ""
+        click.echo(f"explained {done['texts']:,} texts into {out}{cut}{rejected}", err=True)
+
+
+def _reporter(as_json: bool, quiet: bool) -> "AbstractContextManager[Report]":
+    from salience.views import progress
+
+    if as_json:
+        return progress.events()
+    if quiet:
+        return progress.silence()
+    return progress.bar() if sys.stderr.isatty() else progress.lines()
+
+
+@cli.command(
+    epilog=_examples(
+        "salience show run", "salience show run --first 3 --json", "salience show run --id r17 --html r17.html"
+    )
+)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--first", type=int, default=10, show_default=True, metavar="N", help="How many texts.")
+@click.option("--id", "ids", metavar="ID", multiple=True, help="Only the text of this id; may be repeated.")
+@click.option("--method", "columns", metavar="NAME", multiple=True, help="Only this method's scores; may be repeated.")
+@_shown
+def show(
+    run: Path,
+    first: int,
+    ids: tuple[str, ...],
+    columns: tuple[str, ...],
+    level: str,
+    as_json: bool,
+    html: Path | None,
+    png: Path | None,
+    svg: Path | None,
+    plain: bool,
+) -> None:
+    """Show explanations of a run, as `salience explain` shows those of a text."""
+    from itertools import islice
+
+    from salience.runs import open_run
+
+    found = (row for name, row in open_run(run).rows(*columns) if not ids or name in ids)
+    with _sink(as_json, html, png, svg, level, plain) as display:
+        shown = 0
+        for row in islice(found, len(ids) or first):
+            display(row)
+            shown += 1
+    if not shown:
+        raise BadInput(f"{run} holds no text of id {ids[0]!r}" if ids else f"{run} holds no explained text yet")
+
+
+@cli.command(
+    epilog=_examples(
+        "salience export run scores.jsonl", "salience export run rationales.jsonl --format eraser --share 0.2"
+    )
+)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--format", default="jsonl", show_default=True, metavar="FORMAT", help="jsonl or eraser.")
+@click.option("--method", "column", metavar="NAME", help="The method of ERASER rationales, where a run has several.")
+@click.option("--share", type=float, default=0.2, show_default=True, help="Share of words in an ERASER rationale.")
+def export(run: Path, file: Path, format: str, column: str | None, share: float) -> None:
+    """Write a run to one FILE: JSON Lines, or rationales in the format of the ERASER benchmark."""
+    from salience.runs import open_run
+
+    open_run(run).export(file, format, column=column, share=share)
+    click.echo(f"wrote {file}", err=True)
 
 
 # ------------------------------------------------------------------------------------------------------ settings

@@ -1,5 +1,6 @@
 """Orchestration: encode, batch, run the methods, make Explanations."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -49,14 +50,50 @@ def explain_each(
     model: Model, texts: Sequence[Text], asked: Sequence["Asked"], target: Target, *, window: int
 ) -> Iterator[list[Explanation]]:
     """The same, text by text as they are done: ``window`` texts at a time are packed into batches."""
-    each = [one for a in asked for one in _each_layer(model, a)]
+    each = each_layer(model, asked)
     encoded = model.encode(texts)
     for start in range(0, len(encoded), window):
         part = encoded[start : start + window]
-        found: dict[int, list[Explanation]] = {}
-        for rows in batching.pack([len(e) for e in part], model.budget):
-            found |= zip(rows, explain_batch(model, [part[i] for i in rows], each, target), strict=True)
+        found = dict(one for batch in explain_encoded(model, part, each, target) for one in batch.items())
         yield from (found[i] for i in range(len(part)))
+
+
+def explain_encoded(
+    model: Model, encoded: Sequence[Encoded], asked: Sequence["Asked"], target: Target
+) -> Iterator[dict[int, list[Explanation]]]:
+    """Explanations by the number of their text, batch by batch; in smaller batches once memory has run out."""
+    batches = _packed(model, encoded, range(len(encoded)))
+    while batches:
+        rows = batches.popleft()
+        found = _in_memory(model, [encoded[i] for i in rows], asked, target)
+        if found is None:
+            batches = _packed(model, encoded, [i for batch in (rows, *batches) for i in batch])
+        else:
+            yield dict(zip(rows, found, strict=True))
+
+
+def _packed(model: Model, encoded: Sequence[Encoded], rows: Sequence[int]) -> deque[list[int]]:
+    packs = batching.pack([len(encoded[i]) for i in rows], model.budget)
+    return deque([rows[i] for i in pack] for pack in packs)
+
+
+def _in_memory(
+    model: Model, encoded: Sequence[Encoded], asked: Sequence["Asked"], target: Target
+) -> list[list[Explanation]] | None:
+    """Explanations of one batch; None, and half the budget from now on, if memory runs out."""
+    try:
+        return explain_batch(model, encoded, asked, target)
+    except (RuntimeError, MemoryError) as error:
+        if not batching.ran_out(error):
+            raise
+        longest = max(map(len, encoded))
+        if model.budget <= longest:
+            raise BadModel(
+                f"memory does not hold one pass of {model.name} over a text of {longest} tokens. Free some memory, "
+                "shorten the text, or load the model in half precision (dtype='bfloat16')."
+            ) from error
+        model.budget = max(longest, model.budget // 2)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +134,12 @@ def _with_settings(method: Callable[..., Any], settings: Mapping[str, Any]) -> A
     return Asked(function, {name: plain(value) for name, value in chosen.items()})
 
 
-def _each_layer(model: Model, asked: Asked) -> list[Asked]:
+def each_layer(model: Model, asked: Sequence[Asked]) -> list[Asked]:
     """``layer="all"`` becomes one entry per layer."""
+    return [one for a in asked for one in _layers(model, a)]
+
+
+def _layers(model: Model, asked: Asked) -> list[Asked]:
     if asked.settings.get("layer") != "all":
         return [asked]
     # Hidden states are numbered from 0, the embeddings; attention is numbered from 1.

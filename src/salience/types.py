@@ -169,6 +169,9 @@ class Attribution:
 class Model(Protocol):
     """What is explained. One adapter per family implements it; nothing inherits from it."""
 
+    budget: int
+    """How many tokens, padding included, one pass may hold; halved when memory runs out."""
+
     @property
     def module(self) -> nn.Module: ...
     @property
@@ -185,11 +188,6 @@ class Model(Protocol):
     @property
     def causal(self) -> bool:
         """Whether a token sees only what stands before it."""
-        ...
-
-    @property
-    def budget(self) -> int:
-        """How many tokens, padding included, one pass may hold."""
         ...
 
     @property

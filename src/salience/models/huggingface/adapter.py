@@ -23,14 +23,17 @@ from salience.passes import frozen
 from salience.types import Batch, Block, Edit, Encoded, Link, Output, Prefix, Text, Weights
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class HuggingFace:
-    """A sequence classifier or a causal language model, with its tokenizer. The module is never changed."""
+    """A sequence classifier or a causal language model, with its tokenizer. The module is never changed.
+
+    Without a ``budget``, as many tokens go into a pass as are fast and fit into memory.
+    """
 
     module: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
-    budget: int = 1024
+    budget: int = 0
     _heads: dict[str | None, Head] = field(default_factory=dict[str | None, Head], init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +42,16 @@ class HuggingFace:
                 f"{type(self.module).__name__} is an encoder-decoder, which reads its text twice; explain a model "
                 "with an encoder or a decoder alone"
             )
+        self.budget = self.budget or batching.fits_memory(self._bytes_per_token, self.module.device)
+
+    @property
+    def _bytes_per_token(self) -> int:
+        """What a forward pass keeps for the backward pass: about 17 d + 2.5 h t numbers per token and layer.
+
+        The count is that of Korthikanti et al. 2022, arXiv:2205.05198, eq. 2, for texts of 512 tokens.
+        """
+        size, heads = int(self._config.hidden_size), int(getattr(self._config, "num_attention_heads", 0) or 0)
+        return self.layers * (17 * size + 5 * heads * 256) * self.module.dtype.itemsize
 
     @cached_property
     def _config(self) -> Any:

@@ -1,0 +1,353 @@
+"""Explaining a whole data set into a run folder, by an engine, with an eye on how it goes."""
+
+import json
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import psutil
+import torch
+
+import salience
+from salience import data as _data
+from salience.data import Shard, Source
+from salience.engines import local
+from salience.errors import BadInput, choose
+from salience.explainer import AnyMethod, each_layer, prepare, scale, targets
+from salience.runs import FORMAT, Parts, Run, agree, locked, open_run, read_manifest, write_manifest
+from salience.types import Model, Target
+from salience.work import About, Checkpoint, Event, Job, Part, Worker, columns, digest
+
+ENGINES = ("local", "ray")
+ENOUGH = 100
+"""Rows to be seen before their share of bad ones can stop a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. ``texts`` counts what earlier starts did as well; tokens, time and rates are of this one."""
+
+    texts: int
+    of: int
+    rejected: int
+    truncated: int
+    tokens: int
+    seconds: float
+    memory: int
+    """Bytes held by this process and its workers on this machine."""
+    before: int = 0
+    """Texts that earlier starts did."""
+
+    @property
+    def texts_per_second(self) -> float:
+        return (self.texts - self.before) / max(self.seconds, 1e-9)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / max(self.seconds, 1e-9)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds, if the rest goes like what is done."""
+        rate = self.texts_per_second
+        return (self.of - self.texts - self.rejected) / rate if rate else None
+
+    def to_dict(self) -> dict[str, Any]:
+        rates = {name: getattr(self, name) for name in ("texts_per_second", "tokens_per_second", "remaining")}
+        return asdict(self) | rates
+
+
+def explain_data(
+    model: Model | Checkpoint | str,
+    data: Source | str | Path,
+    out: str | Path,
+    method: AnyMethod | Sequence[AnyMethod] = "integrated_gradients",
+    *,
+    target: Target | str | int | None = None,
+    against: str | int | None = None,
+    kind: str = "logit",
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    rows_per_part: int = 1000,
+    limit: int | None = None,
+    max_rejected: float = 0.1,
+    report: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Explain every text of a data set into the run folder ``out``; called again, it goes on where it stopped.
+
+    ``model`` is a name or folder, or a loaded model. ``data`` is a file, folder, glob or data set name, or a
+    :func:`salience.data.source` with its columns named. Rows that cannot be used go to ``rejected.jsonl``; when they
+    are more than ``max_rejected`` of all, the run stops. ``report`` is told of the progress.
+
+    >>> explain_data("sentiment", "reviews.jsonl", "run", "integrated_gradients", nodes=16)     # doctest: +SKIP
+    """
+    choose(engine, ENGINES, "engine")
+    wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
+    with locked(folder := Path(out)):
+        plan = planned(model, data, method, settings, wanted, rows_per_part, limit)
+        _begun(folder, plan, engine)
+        parts = Parts(folder)
+        parts.prepare()
+        waiting = [shard for shard in plan.shards if shard.number not in parts.done]
+        tally = _Tally.of(parts, plan, max_rejected, report)
+        for event in _events(plan, waiting, engine, workers, address):
+            if isinstance(event, Part):
+                parts.commit(event)
+            tally.add(event)
+        tally.check(least=1)
+        _ended(folder, plan, tally)
+    return open_run(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to do, and what tells it from any other."""
+
+    job: Job
+    model: Model
+    """The same as the job's, loaded."""
+    shards: tuple[Shard, ...]
+    identity: Mapping[str, Any]
+    seen: Mapping[str, tuple[int, int]]
+    """Size and time of each data file when it was looked at."""
+
+
+def planned(
+    model: Model | Checkpoint | str,
+    data: Source | str | Path,
+    method: AnyMethod | Sequence[AnyMethod],
+    settings: Mapping[str, Any],
+    target: Target,
+    rows_per_part: int,
+    limit: int | None,
+) -> Plan:
+    """Everything that can be wrong before the work starts is found here."""
+    if rows_per_part < 1 or (limit is not None and limit < 1):
+        raise BadInput(f"rows_per_part={rows_per_part} and limit={limit} must be at least 1")
+    asked = prepare(method, settings)
+    source = data if isinstance(data, Source) else _data.source(str(data))
+    seen = _stats(source)
+    known = Checkpoint(model) if isinstance(model, str) else model
+    loaded = known.load() if isinstance(known, Checkpoint) else known
+    targets(loaded, target, torch.zeros(0, len(loaded.labels)))  # an unknown label is found before the work starts
+    each = each_layer(loaded, asked)
+    named = zip(columns(each), each, strict=True)
+    job = Job(known, digest(loaded), _methods(method), settings, target, source)
+    identity = {
+        "format": FORMAT,
+        "model": {"name": loaded.name, "digest": job.digest},
+        "methods": {c: {"method": a.method.__name__, "settings": dict(a.settings)} for c, a in named},
+        "target": asdict(target),
+        "data": _data.fingerprint(source),
+        "columns": {"text": source.text, "pair": source.pair, "id": source.id},
+        "rows_per_part": rows_per_part,
+        "limit": limit,
+    }
+    shards = tuple(_data.shards(source, rows=rows_per_part, limit=limit))
+    return Plan(job, loaded, shards, json.loads(json.dumps(identity, default=str)), seen)
+
+
+def _methods(method: AnyMethod | Sequence[AnyMethod]) -> tuple[AnyMethod, ...]:
+    return (method,) if isinstance(method, str) or callable(method) else tuple(method)
+
+
+def _stats(source: Source) -> dict[str, tuple[int, int]]:
+    found = {file: Path(file).stat() for file in source.files}
+    return {file: (stat.st_size, stat.st_mtime_ns) for file, stat in found.items()}
+
+
+def _begun(folder: Path, plan: Plan, engine: str) -> None:
+    """Write the manifest, or make sure that the one there is of the same run, and note this start."""
+    if (folder / "manifest.json").exists():
+        agree(folder, plan.identity)
+        starts = read_manifest(folder)["starts"]
+    else:
+        starts = []
+    packages = {name: version(name) for name in ("torch", "transformers", "pyarrow")}
+    start = {"time": _now(), "engine": engine, "salience": salience.__version__, **packages, "on": platform.platform()}
+    write_manifest(folder, {**plan.identity, "starts": [*starts, start], "finished": None})
+
+
+def _ended(folder: Path, plan: Plan, tally: "_Tally") -> None:
+    if _stats(plan.job.source) != plan.seen:
+        raise BadInput(
+            f"{plan.job.source.name} changed while it was read, so the run may hold rows of two versions; delete "
+            f"{folder} and start again"
+        )
+    done = {"texts": tally.texts, "rejected": tally.rejected, "truncated": tally.truncated, "time": _now()}
+    write_manifest(folder, {**read_manifest(folder), "finished": done})
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _events(
+    plan: Plan, shards: Sequence[Shard], engine: str, workers: int | None, address: str | None
+) -> Iterable[Event]:
+    if not shards:
+        return ()
+    if engine == "ray":
+        from salience.engines import ray
+
+        return ray.cluster(plan.job, shards, workers, address)
+    count = min(len(shards), usual_workers(plan.model) if workers is None else workers)
+    if count > 1:
+        return local.pool(plan.job, shards, count)
+    return local.here(plan.model, plan.job, shards)
+
+
+def usual_workers(model: Model) -> int:
+    """One per device."""
+    device = next(model.module.parameters()).device
+    return torch.cuda.device_count() if device.type == "cuda" else 1
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is done so far, and whether too much of it was rejected."""
+
+    total: int
+    most: float
+    report: Callable[[Progress], None] | None
+    began: float
+    before: int = 0
+    texts: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    rejected: int = 0
+    first: str = ""
+
+    @classmethod
+    def of(cls, parts: Parts, plan: Plan, most: float, report: Callable[[Progress], None] | None) -> "_Tally":
+        tally = cls(sum(s.rows for s in plan.shards), most, report, monotonic())
+        for about in parts.abouts():
+            tally.before += about.texts
+            tally._note(about)
+        tally.texts = tally.before
+        return tally
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Part):
+            self._note(event.about)
+            self.check(least=ENOUGH)
+        else:
+            self.texts += event.texts
+            self.tokens += event.tokens
+        if self.report is not None:
+            self.report(self._progress())
+
+    def _note(self, about: About) -> None:
+        self.truncated += about.truncated
+        self.rejected += len(about.rejected)
+        if about.rejected and not self.first:
+            bad = about.rejected[0]
+            self.first = f"line {bad.line} of {Path(bad.file).name}: {bad.reason}"
+
+    def check(self, least: int) -> None:
+        """Stop where more than a share of at least so many rows is bad, or at the end if all are."""
+        seen = self.texts + self.rejected
+        if seen >= least and self.rejected and (self.rejected > self.most * seen or not self.texts):
+            raise BadInput(
+                f"{self.rejected} of {seen} rows cannot be used, more than the share of {self.most:g} that is let pass "
+                f"(the first: {self.first}). rejected.jsonl in the run folder lists them; max_rejected lets more pass."
+            )
+
+    def _progress(self) -> Progress:
+        return Progress(
+            texts=self.texts,
+            of=self.total,
+            rejected=self.rejected,
+            truncated=self.truncated,
+            tokens=self.tokens,
+            seconds=monotonic() - self.began,
+            memory=_memory(),
+            before=self.before,
+        )
+
+
+def _memory() -> int:
+    this = psutil.Process()
+    return sum(p.memory_info().rss for p in (this, *this.children(recursive=True)))
+
+
+# ---------------------------------------------------------------------------------------------------- the estimate
+
+SAMPLE = 64
+"""Texts that are explained to see what a run will cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run would cost here, from a few texts of every part of the data."""
+
+    texts: int
+    tokens: int
+    passes: int
+    """Calls of the model, each of up to ``budget`` tokens."""
+    budget: int
+    seconds: float
+    bytes: int
+    """Of the Parquet parts."""
+    sample: int
+    """Texts that the estimate rests on."""
+
+
+def estimate(
+    model: Model | Checkpoint | str,
+    data: Source | str | Path,
+    method: AnyMethod | Sequence[AnyMethod] = "integrated_gradients",
+    *,
+    target: Target | str | int | None = None,
+    against: str | int | None = None,
+    kind: str = "logit",
+    limit: int | None = None,
+    **settings: Any,
+) -> Estimate:
+    """What :func:`explain_data` would cost with one worker, measured on a few texts from all over the data."""
+    wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
+    plan = planned(model, data, method, settings, wanted, SAMPLE, limit)
+    chosen = _spread(plan.shards)
+    with closing(Worker(plan.job, plan.model)) as worker:
+        _worked(worker, chosen[:1])  # the first passes of a process are slow
+        calls: list[int] = []
+        handle = plan.model.module.register_forward_pre_hook(lambda *_: calls.append(1))
+        began = monotonic()
+        try:
+            parts = _worked(worker, chosen)
+        finally:
+            handle.remove()
+        seconds = monotonic() - began
+    read = sum(s.size for s in chosen)
+    more = sum(s.size for s in plan.shards) / max(1, read)
+    texts = sum(p.about.texts for p in parts)
+    if not texts:
+        raise BadInput(f"none of {sum(s.rows for s in chosen)} rows from all over the data can be used")
+    return Estimate(
+        texts=sum(s.rows for s in plan.shards),
+        tokens=round(more * sum(p.about.tokens for p in parts)),
+        passes=round(more * len(calls)),
+        budget=plan.model.budget,
+        seconds=more * seconds,
+        bytes=round(more * sum(len(p.data) for p in parts)),
+        sample=texts,
+    )
+
+
+def _worked(worker: Worker, shards: Sequence[Shard]) -> list[Part]:
+    return [event for shard in shards for event in worker(shard) if isinstance(event, Part)]
+
+
+def _spread(shards: Sequence[Shard], count: int = 3) -> list[Shard]:
+    """Some from all over: the first, the last and those between."""
+    if len(shards) <= count:
+        return list(shards)
+    return [shards[round(i * (len(shards) - 1) / (count - 1))] for i in range(count)]

@@ -1,0 +1,406 @@
+"""Runs over data sets: the same scores, readable by everyone, and whole after whatever happens."""
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import duckdb
+import pandas as pd
+import polars as pl
+import pytest
+from filelock import FileLock
+
+import salience
+from salience.data import source
+from salience.errors import BadInput, SalienceError
+from salience.runner import Progress, estimate, explain_data
+from salience.runs import open_run
+
+WORDS = "a fine film with warm humour and no bad scene but the slow plot never finds its dull way home".split()  # noqa: SIM905
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 25))) for _ in range(count)]
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"id": f"r{i}", "text": t}) + "\n" for i, t in enumerate(texts)), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model() -> salience.types.Model:
+    return salience.load("sentiment")
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    return write(tmp_path / "reviews.jsonl", sentences(60))
+
+
+def parts(run: Path) -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in sorted((run / "parts").iterdir())}
+
+
+# ------------------------------------------------------------------------------------------------------ what it holds
+
+
+def test_a_run_holds_what_explain_says(model, reviews: Path, tmp_path: Path):
+    methods = ["integrated_gradients", "input_x_gradient", "attention"]
+    run = explain_data(model, source(str(reviews), id="id"), tmp_path / "run", methods, rows_per_part=17, nodes=4)
+    said = salience.explain(model, sentences(60), methods, nodes=4)
+    assert run.finished
+    assert len(run) == 60
+    for ours, theirs in zip(run, said, strict=True):
+        scale = max(map(abs, theirs.scores))
+        assert ours.scores == pytest.approx(theirs.scores, abs=1e-5 * scale)
+        assert ours.value == pytest.approx(theirs.value, abs=1e-5)
+        assert ours.gaps == pytest.approx(theirs.gaps, abs=1e-5)
+        for name in ("text", "tokens", "offsets", "special", "target", "method", "settings", "model", "unseen"):
+            assert getattr(ours, name) == getattr(theirs, name)
+    assert [name for name, _ in run.rows()] == [f"r{i}" for i in range(60)]
+    assert [f.name for f in sorted((run.path / "parts").iterdir())] == [f"part-{i:05d}.parquet" for i in range(4)]
+
+
+def test_all_layers_have_columns_of_their_own(model, reviews: Path, tmp_path: Path):
+    run = explain_data(model, reviews, tmp_path / "run", "attention", layer="all", limit=5)
+    assert list(run.methods) == ["attention_layer_1", "attention_layer_2", "attention_layer_3"]
+    assert [e.settings["layer"] for e in run][:3] == [1, 2, 3]
+
+
+def test_everyone_reads_the_parts_as_they_are(model, reviews: Path, tmp_path: Path):
+    methods = ["input_x_gradient", "integrated_gradients"]
+    run = explain_data(model, reviews, tmp_path / "run", methods, rows_per_part=20, nodes=4)
+    folder = str(run.path / "parts")
+    expected = [list(e.scores) for e in run if e.method == "input_x_gradient"]
+    cache = str(tmp_path / "cache")
+    read = {
+        "pandas": [list(x) for x in pd.read_parquet(folder)["input_x_gradient"]],
+        "polars": pl.read_parquet(f"{folder}/*.parquet")["input_x_gradient"].to_list(),
+        "duckdb": [
+            r[0] for r in duckdb.sql(f"select input_x_gradient from '{folder}/*.parquet' order by row").fetchall()
+        ],
+        "datasets": datasets.load_dataset("parquet", data_dir=folder, split="train", cache_dir=cache)[
+            "input_x_gradient"
+        ],
+        "arrow": run.table(["input_x_gradient"])["input_x_gradient"].to_pylist(),
+    }
+    for name, scores in read.items():
+        assert [pytest.approx(row) for row in scores] == expected, name
+    query = f"select max(abs(gaps.integrated_gradients.completeness)) from '{folder}/*.parquet'"
+    ((gap,),) = duckdb.sql(query).fetchall()
+    assert 0 < gap < 1
+
+
+def test_pairs_and_columns_by_name(tmp_path: Path):
+    from shapes import build
+
+    data = tmp_path / "pairs.csv"
+    data.write_text('name,first,second\nx,"A man, asleep.",Nobody sleeps.\ny,A dog runs.,An animal moves.\n')
+    chosen = source(str(data), text="first", pair="second", id="name")
+    run = explain_data(build("bert"), chosen, tmp_path / "run", "input_x_gradient")
+    rows = dict(run.rows())
+    assert rows["x"][0].text == "A man, asleep.\nNobody sleeps."
+    assert rows["x"][0].pair_at == len("A man, asleep.") + 1
+
+
+# ------------------------------------------------------------------------------------------------------ going on
+
+SALIENCE = str(Path(sys.executable).with_name("salience"))
+COMMAND = [SALIENCE, "explain", "--quiet", "--method", "input_x_gradient"]
+
+
+def command(data: Path, run: Path, *more: str, rows: int = 10) -> list[str]:
+    return [*COMMAND, "--data", str(data), "--out", str(run), "--rows-per-part", str(rows), *more]
+
+
+KILLER = """
+import os, random, signal, sys, time
+import torch
+from salience import models
+from salience.models import huggingface
+from salience.runner import explain_data
+
+torch.set_num_threads(1)
+data, run, kills = sys.argv[1], sys.argv[2], 0
+draw = random.Random(2)
+while True:
+    child = os.fork()  # a start without the imports
+    if child == 0:
+        explain_data("sentiment", data, run, "input_x_gradient", rows_per_part=10)
+        os._exit(0)
+    if kills < 25:
+        time.sleep(draw.uniform(0.05, 0.8))
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status):
+        break
+    kills += 1
+print(kills, os.WEXITSTATUS(status))
+"""
+
+
+def test_a_run_that_is_killed_at_any_moment_goes_on(model, tmp_path: Path):
+    """SIGKILL at random moments, again and again, and in the end the files of a run that was left alone."""
+    lines = [json.dumps({"text": t}) for t in sentences(600, seed=1)]
+    lines[37], lines[251] = "{broken", '{"text": 7}'
+    data = tmp_path / "reviews.jsonl"
+    data.write_text("\n".join(lines))
+    run, whole = (
+        tmp_path / "run",
+        explain_data("sentiment", data, tmp_path / "whole", "input_x_gradient", rows_per_part=10),
+    )
+    done = subprocess.run([sys.executable, "-c", KILLER, data, run], capture_output=True, text=True, check=True)
+    kills, code = map(int, done.stdout.split())
+    assert code == 0
+    assert kills >= 5
+    assert parts(run) == parts(whole.path)
+    assert (run / "rejected.jsonl").read_bytes() == (whole.path / "rejected.jsonl").read_bytes()
+    rows = open_run(run).table(["row"])["row"].to_pylist()
+    assert sorted([*rows, *(r.number for r in open_run(run).rejected())]) == list(range(600))
+    assert 5 <= len(open_run(run).manifest["starts"]) <= kills + 1
+
+
+def test_a_finished_run_is_left_alone(model, reviews: Path, tmp_path: Path):
+    explain_data(model, reviews, tmp_path / "run", "input_x_gradient")
+    before = {f: f.stat().st_mtime_ns for f in (tmp_path / "run" / "parts").iterdir()}
+    explain_data(model, reviews, tmp_path / "run", "input_x_gradient")
+    assert {f: f.stat().st_mtime_ns for f in (tmp_path / "run" / "parts").iterdir()} == before
+
+
+def test_a_run_begun_differently_is_refused_with_the_difference(model, reviews: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    explain_data(model, reviews, run, "integrated_gradients", nodes=4)
+    before = parts(run)
+    with pytest.raises(BadInput, match=r"integrated_gradients\.settings\.nodes = 4, not 5"):
+        explain_data(model, reviews, run, "integrated_gradients", nodes=5)
+    with pytest.raises(BadInput, match=r"target\.label = None, not 'negative'"):
+        explain_data(model, reviews, run, "integrated_gradients", nodes=4, target="negative")
+    with pytest.raises(BadInput, match="rows_per_part = 1000, not 7"):
+        explain_data(model, reviews, run, "integrated_gradients", nodes=4, rows_per_part=7)
+    with pytest.raises(BadInput, match=r"model\.name"):
+        explain_data("sentiment_bilstm", reviews, run, "integrated_gradients", nodes=4)
+    reviews.write_text(reviews.read_text().replace("a", "e"))
+    with pytest.raises(BadInput, match="the data has changed"):
+        explain_data(model, reviews, run, "integrated_gradients", nodes=4)
+    assert parts(run) == before
+
+
+def test_other_weights_under_the_same_name_are_refused(reviews: Path, tmp_path: Path):
+    changed = salience.load("sentiment")
+    explain_data(changed, reviews, tmp_path / "run", "input_x_gradient", limit=3)
+    changed.module.classifier.bias.data += 1
+    with pytest.raises(BadInput, match="other weights"):
+        explain_data(changed, reviews, tmp_path / "run", "input_x_gradient", limit=3)
+
+
+# ------------------------------------------------------------------------------------------------------ many workers
+
+
+def test_a_pool_of_processes_writes_the_same_files(reviews: Path, tmp_path: Path):
+    seen: list[Progress] = []
+    runs = [
+        explain_data("sentiment", reviews, tmp_path / name, "input_x_gradient", rows_per_part=9, report=report, **how)
+        for name, how, report in (("one", {"workers": 1}, None), ("two", {"workers": 2}, seen.append))
+    ]
+    assert len(seen) > 7
+    assert seen[-1].texts == 60
+    one, two = (list(run) for run in runs)
+    for a, b in zip(one, two, strict=True):
+        assert a.scores == pytest.approx(b.scores, abs=1e-5 * max(map(abs, a.scores)))
+        assert a.tokens == b.tokens
+
+
+def test_what_goes_wrong_in_a_worker_comes_out_as_it_is(reviews: Path, tmp_path: Path):
+    with pytest.raises(SalienceError, match="layer 9"):
+        explain_data("sentiment", reviews, tmp_path / "run", "attention", layer=9, workers=2, rows_per_part=9)
+
+
+# ------------------------------------------------------------------------------------------------------ bad input
+
+
+def test_bad_rows_are_listed_and_the_run_goes_on(model, tmp_path: Path):
+    data = tmp_path / "mixed.jsonl"
+    good = [json.dumps({"text": t}).encode() for t in sentences(120)]
+    bad = {3: b'{"text": 5}', 50: b'{"text": "', 77: b'{"text": "   "}', 90: b'{"text": "caf\xe9"}'}
+    data.write_bytes(b"\n".join(bad.get(i, line) for i, line in enumerate(good)))
+    run = explain_data(model, data, tmp_path / "run", "input_x_gradient", rows_per_part=40)
+    assert len(run) == 116
+    listed = [json.loads(line) for line in (run.path / "rejected.jsonl").read_text("utf-8").splitlines()]
+    assert [r["line"] for r in listed] == [4, 51, 78, 91]
+    assert all(r["reason"] for r in listed)
+    assert [r.number for r in run.rejected()] == [3, 50, 77, 90]
+    assert run.manifest["finished"]["rejected"] == 4
+
+
+def test_too_many_bad_rows_stop_the_run(model, tmp_path: Path):
+    data = tmp_path / "bad.jsonl"
+    data.write_text("\n".join(json.dumps({"text": t if i % 4 else 7}) for i, t in enumerate(sentences(300))))
+    with pytest.raises(BadInput, match=r"25 of 100 rows cannot be used.*line 1 of bad.jsonl"):
+        explain_data(model, data, tmp_path / "run", "input_x_gradient", rows_per_part=100)
+    assert not open_run(tmp_path / "run").finished
+    run = explain_data(model, data, tmp_path / "run", "input_x_gradient", rows_per_part=100, max_rejected=0.5)
+    assert len(run) == 225
+
+
+def test_a_part_of_bad_rows_alone_leaves_the_others_readable(model, tmp_path: Path):
+    data = tmp_path / "gap.jsonl"
+    data.write_text("\n".join(json.dumps({"text": "" if 10 <= i < 20 else t}) for i, t in enumerate(sentences(120))))
+    run = explain_data(model, data, tmp_path / "run", "integrated_gradients", nodes=4, rows_per_part=10)
+    assert len(run) == 110
+    assert len(pd.read_parquet(run.path / "parts")) == 110
+    assert list(explain_data(model, data, run.path, "integrated_gradients", nodes=4, rows_per_part=10)) == list(run)
+
+
+def test_two_processes_on_one_folder(model, reviews: Path, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(BadInput, match="another process is at work"):
+        explain_data(model, reviews, tmp_path / "run", "input_x_gradient")
+
+
+def test_folders_that_cannot_be_used(model, reviews: Path, tmp_path: Path):
+    with pytest.raises(BadInput, match=r"holds reviews\.jsonl and no run"):
+        explain_data(model, reviews, tmp_path, "input_x_gradient")
+    with pytest.raises(BadInput, match="is a file"):
+        explain_data(model, reviews, reviews, "input_x_gradient")
+    with pytest.raises(BadInput, match="cannot be written to"):
+        explain_data(model, reviews, "/proc/run", "input_x_gradient")
+    with pytest.raises(BadInput, match="is not a run"):
+        open_run(tmp_path)
+
+
+def test_mistakes_are_found_before_the_work(model, reviews: Path, tmp_path: Path):
+    for wrong, said in (
+        ({"target": "postive"}, "Did you mean 'positive'"),
+        ({"engine": "locl"}, "Did you mean 'local'"),
+        ({"node": 3}, "Did you mean 'nodes'"),
+        ({"method": ["gradient", "gradient"]}, "asked for twice"),
+        ({"rows_per_part": 0}, "at least 1"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            explain_data(model, reviews, tmp_path / "run", **{"method": "integrated_gradients", **wrong})
+
+
+def test_a_full_disk_stops_with_a_sentence_and_loses_nothing(tmp_path: Path):
+    data = write(tmp_path / "reviews.jsonl", [*sentences(40), *(" ".join([s] * 12) for s in sentences(40))])
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # noqa: E731
+    done = subprocess.run(
+        command(data, tmp_path / "run", rows=40), preexec_fn=full, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "part-00001.parquet could not be written" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(parts(tmp_path / "run")) == ["part-00000.parquet"]
+    subprocess.run(command(data, tmp_path / "run", rows=40), check=True)
+    assert len(open_run(tmp_path / "run")) == 80
+
+
+# ------------------------------------------------------------------------------------------------------ elsewhere
+
+
+def test_export_to_json_lines_reads_back(model, reviews: Path, tmp_path: Path):
+    run = explain_data(model, reviews, tmp_path / "run", ["input_x_gradient", "gradient"], limit=7)
+    lines = run.export(tmp_path / "scores.jsonl").read_text("utf-8").splitlines()
+    assert [salience.Explanation.from_dict(json.loads(line)) for line in lines] == list(run)
+
+
+def test_export_to_eraser(model, reviews: Path, tmp_path: Path):
+    run = explain_data(model, reviews, tmp_path / "run", ["input_x_gradient", "gradient"], limit=7)
+    with pytest.raises(BadInput, match="holds one method"):
+        run.export(tmp_path / "r.jsonl", "eraser")
+    path = run.export(tmp_path / "r.jsonl", "eraser", column="gradient", share=0.3)
+    for line, (name, (e,)) in zip(path.read_text("utf-8").splitlines(), run.rows("gradient"), strict=True):
+        found = json.loads(line)
+        (rationale,) = found["rationales"]
+        words = e.text.split()
+        assert found["annotation_id"] == rationale["docid"] == name
+        assert len(rationale["soft_rationale_predictions"]) == len(words)
+        content = sum(s for s, special in zip(e.scores, e.special, strict=True) if not special)
+        assert sum(rationale["soft_rationale_predictions"]) == pytest.approx(content)
+        hard = [i for s in rationale["hard_rationale_predictions"] for i in range(s["start_token"], s["end_token"])]
+        assert len(hard) == max(1, round(0.3 * len(words)))
+        lowest = min(rationale["soft_rationale_predictions"][i] for i in hard)
+        others = [s for i, s in enumerate(rationale["soft_rationale_predictions"]) if i not in hard]
+        assert all(s <= lowest for s in others)
+
+
+def test_the_estimate_is_near_what_a_run_takes(model, tmp_path: Path):
+    data = write(tmp_path / "many.jsonl", sentences(600))
+    found = estimate(model, data, "input_x_gradient")
+    run = explain_data(model, data, tmp_path / "run", "input_x_gradient")
+    tokens = sum(len(t) for t in run.table(["tokens"])["tokens"].to_pylist())
+    assert found.texts == 600
+    assert found.tokens == pytest.approx(tokens, rel=0.2)
+    assert found.seconds > 0
+    assert found.passes >= tokens / found.budget
+
+
+def test_progress_counts_up_and_survives_a_second_start(model, reviews: Path, tmp_path: Path):
+    seen: list[Progress] = []
+
+    class Stop(Exception):
+        pass
+
+    def stop(p: Progress) -> None:
+        if p.texts >= 25:
+            raise Stop
+
+    with pytest.raises(Stop):
+        explain_data(model, reviews, tmp_path / "run", "gradient", rows_per_part=10, report=stop)
+    explain_data(model, reviews, tmp_path / "run", "gradient", rows_per_part=10, report=seen.append)
+    assert seen[0].before == 20
+    assert [p.texts for p in seen] == sorted(p.texts for p in seen)
+    assert (seen[-1].texts, seen[-1].of) == (60, 60)
+    assert seen[-1].remaining == 0
+    assert seen[0].memory > 10**7
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([SALIENCE, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_command_explains_shows_and_exports(reviews: Path, tmp_path: Path):
+    run = str(tmp_path / "run")
+    done = cli("explain", "--data", str(reviews), "--id-column", "id", "--out", run, "--method", "gradient", "--json")
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["event"], last["texts"], last["rejected"]) == ("finished", 60, 0)
+    shown = cli("show", run, "--id", "r7", "--json")
+    assert json.loads(shown.stdout)["text"] == sentences(60)[7]
+    assert cli("show", run, "--id", "nobody").returncode == 2
+    assert cli("export", run, str(tmp_path / "s.jsonl")).returncode == 0
+    assert len((tmp_path / "s.jsonl").read_text().splitlines()) == 60
+
+
+def test_the_command_estimates(reviews: Path):
+    done = cli("explain", "--data", str(reviews), "--dry-run", "--json", "--method", "gradient")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["texts"] == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give a TEXT"),
+        (("--data", "nowhere.jsonl", "--out", "run"), "nowhere.jsonl"),
+        (("--data", "x.jsonl"), "--out"),
+        (("A film.", "--data", "x.jsonl", "--out", "run"), "leave out texts"),
+    ],
+)
+def test_the_commands_mistakes(arguments: tuple[str, ...], said: str, tmp_path: Path):
+    done = subprocess.run(
+        [SALIENCE, "explain", *arguments],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

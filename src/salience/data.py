@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import accumulate, islice
-from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from salience.errors import BadInput, unknown
 
@@ -462,7 +462,7 @@ def _reading(file: str, *also: type[Exception]) -> Generator[None]:
         raise BadInput(f"{file} cannot be read: {' '.join(said.split())}") from error
 
 
-def _stream(file: str) -> tuple[BinaryIO, int]:
+def _stream(file: str) -> tuple[io.BufferedReader, int]:
     """The unpacked bytes of a file, and where its text begins: after the mark of UTF-8, if there is one."""
     with _reading(file):
         packed = file.lower().endswith(".gz")
@@ -549,7 +549,7 @@ class _JsonLines:
 class _Counted:
     """The lines of a stream as text, with the place and number of the one that comes next."""
 
-    def __init__(self, stream: BinaryIO, place: int, line: int) -> None:
+    def __init__(self, stream: io.BufferedReader, place: int, line: int) -> None:
         self._stream, self.place, self.line = stream, place, line
         stream.seek(place)
 
@@ -666,9 +666,9 @@ class _Parquet:
                 self._advance()
 
     def _move(self, place: int) -> None:
-        """To the batch that holds the row, from the one in hand or from the beginning of the row's group."""
-        group, here = (bisect_right(self._firsts, row) - 1 for row in (place, self._at))
-        if not len(self._batch) or place < self._at or group > here:
+        """To the batch that holds the row: on from the one in hand, unless a new start at the row's group is nearer."""
+        group, following = (bisect_right(self._firsts, row) - 1 for row in (place, self._at + len(self._batch)))
+        if not len(self._batch) or place < self._at or group > following:
             self._at, self._batch = self._firsts[group], ()
             groups = range(group, len(self._firsts) - 1)
             self._batches = self._parquet.iter_batches(STEP, groups, self._names, use_threads=False)

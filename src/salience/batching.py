@@ -27,12 +27,15 @@ def fits_memory(bytes_per_token: int, device: torch.device) -> int:
     return max(1, min(FAST.get(device.type, FASTEST), free // 2 // bytes_per_token))
 
 
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "could not create a primitive")
+"""How a CPU's lack of memory reads: torch has no exception of its own for it, and oneDNN gives no reason."""
+
+
 def ran_out(error: BaseException) -> bool:
-    """Whether memory was the trouble. On a CPU torch says so in words only."""
-    said = str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and ("allocate memory" in said or "out of memory" in said)
-    )
+    """Whether memory was the trouble."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
 
 
 def collate(encoded: Sequence[Encoded], pad: int, device: torch.device | str = "cpu") -> Batch:

@@ -5,53 +5,29 @@ python -m benchmarks.run --only gradient         one benchmark, or several
 python -m benchmarks.run --peers-python PYTHON   with the interpreter of an environment that holds the peers
 """
 
-import argparse
 import json
-import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from subprocess import run as call
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import captum.attr
 import numpy as np
 import torch
-import transformers
 from benchmarks import setting
+from benchmarks.figures import CLOCKS, Figure, arguments, measure
 from benchmarks.setting import Raw, ratio
 from scipy.stats import spearmanr
 
-import salience
 from salience.erasure import replaced
 from salience.explainer import explain
 from salience.models.huggingface import HuggingFace
 from salience.types import Batch
-
-CLOCKS = {"wall": perf_counter, "cpu": process_time}
-RESULTS = Path(__file__).parent / "results"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured number with what it is to be. ``limit`` is None where nothing is promised."""
-
-    benchmark: str
-    what: str
-    value: float
-    unit: str = "×"
-    limit: str | None = None
-
-    @property
-    def kept(self) -> bool | None:
-        if self.limit is None:
-            return None
-        sign, bound = self.limit.split()
-        return self.value <= float(bound) if sign == "≤" else self.value >= float(bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,56 +229,14 @@ BENCHMARKS: Mapping[str, Callable[[Setup], Iterator[Figure]]] = {
 
 
 def main() -> None:
-    asked = arguments()
+    parser = arguments(__doc__, list(BENCHMARKS))
+    parser.add_argument("--peers-python", help="interpreter of an environment that holds shap, lime and the like")
+    asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     folder = Path(asked.model) if asked.model else setting.minilm()
     model = setting.classifier(folder)
     s = Setup(model, folder, *setting.texts(model), asked.repeats, CLOCKS[asked.clock], asked.peers_python)
-    for name in asked.only or BENCHMARKS:
-        print(name, flush=True)
-        figures = []
-        for figure in BENCHMARKS[name](s):
-            print(f"  {figure.what}: {figure.value:.3g} {figure.unit} {figure.limit or ''}", flush=True)
-            figures.append(figure)
-        write(name, figures, asked.threads, asked.clock)
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--model", help="folder of a classifier or encoder, all-MiniLM-L6-v2 if absent")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu is steadier on a busy machine")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--peers-python", help="interpreter of an environment that holds shap, lime and the like")
-    return parser.parse_args()
-
-
-def write(name: str, figures: list[Figure], threads: int, clock: str) -> None:
-    """One JSON file per benchmark, and one Markdown table of all that were ever run."""
-    RESULTS.mkdir(exist_ok=True)
-    about = {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "captum": captum.__version__,
-        "salience": salience.__version__,
-        "machine": platform.machine(),
-        "threads": threads,
-        "clock": clock,
-    }
-    data = {"about": about, "figures": [{**asdict(f), "kept": f.kept} for f in figures]}
-    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    lines = ["| benchmark | figure | measured | promised | kept |", "|---|---|---|---|---|"]
-    for known in BENCHMARKS:
-        path = RESULTS / f"{known}.json"
-        lines += [_line(f) for f in json.loads(path.read_text("utf-8"))["figures"]] if path.exists() else []
-    (RESULTS / "table.md").write_text("\n".join(lines) + "\n", "utf-8")
-
-
-def _line(figure: Mapping[str, Any]) -> str:
-    kept = {True: "yes", False: "no", None: ""}[figure["kept"]]
-    measured = "" if figure["value"] != figure["value"] else f"{figure['value']:.3g} {figure['unit']}"
-    return f"| {figure['benchmark']} | {figure['what']} | {measured} | {figure['limit'] or ''} | {kept} |"
+    measure(BENCHMARKS, s, asked)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ from salience.models.huggingface import HuggingFace
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 SAMPLE = ROOT / "src/salience/models/bundled/sample.jsonl"
+
+Found = TypeVar("Found")
 
 
 def minilm() -> Path:
@@ -76,6 +79,16 @@ def texts(model: HuggingFace) -> tuple[list[str], list[str]]:
     return _sized(model, short, 7, 52, 64), _sized(model, long, 200, 400, 8)
 
 
+def sentences() -> list[str]:
+    """The first 2,000 of SST-2's training part, or the bundled sample."""
+    return _lines(DATA / "sst2" / "train.jsonl.gz" if DATA.exists() else SAMPLE)
+
+
+def reviews() -> list[str]:
+    """The training part of ERASER's movie reviews, most of them longer than a model reads; none where they are not."""
+    return _lines(DATA / "eraser_movies" / "train.jsonl.gz") if DATA.exists() else []
+
+
 def _lines(path: Path) -> list[str]:
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         return [json.loads(line)["text"] for line, _ in zip(lines, range(2000), strict=False)]
@@ -101,10 +114,10 @@ class Raw:
         ids = [torch.tensor(e.ids) for e in model.encode(found)]
         return cls(model.module, sorted(ids, key=len, reverse=True), model.budget, model.replacements.get("mask", 0))
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Ids and attention mask, packed to the token budget."""
+    def batches(self, copies: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Ids and attention mask of so many copies of each text, packed to the token budget."""
         rows: list[Tensor] = []
-        for ids in self.ids:
+        for ids in (ids for ids in self.ids for _ in range(copies)):
             if rows and len(rows[0]) * (len(rows) + 1) > self.budget:
                 yield _padded(rows)
                 rows = []
@@ -122,6 +135,17 @@ class Raw:
             for alphas in torch.linspace(0, 1, nodes).split(max(1, self.budget // len(ids))):
                 at = (alphas[:, None, None] * e).requires_grad_()
                 self._backward(at, torch.ones(at.shape[:2], dtype=torch.long))
+
+    def paths(self, nodes: int) -> None:
+        """The same with several texts to a pass, and with the forward passes that tell the label and the gap."""
+        alphas = torch.linspace(0, 1, nodes).repeat(len(self.ids))
+        for ids, mask in self.batches(copies=nodes):
+            here, alphas = alphas[: len(ids), None, None], alphas[len(ids) :]
+            self._backward((here * self.module.get_input_embeddings()(ids)).requires_grad_(), mask)
+        for ids, mask in self.batches():
+            for end in (ids, torch.full_like(ids, self.mask)):
+                with torch.no_grad():
+                    self.module(input_ids=end, attention_mask=mask)
 
     def occlusions(self) -> None:
         for ids in self.ids:
@@ -143,16 +167,25 @@ def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def race(runners: Mapping[str, Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Seconds of every runner in every round; they take turns, so that a busy moment hits all alike."""
+    """Seconds of every runner in every round, after one that does not count."""
+
+    def timed(run: Callable[[], Any]) -> float:
+        start = clock()
+        run()
+        return clock() - start
+
     for run in runners.values():
         run()
-    times: dict[str, list[float]] = {name: [] for name in runners}
+    return rounds({name: partial(timed, run) for name, run in runners.items()}, repeats)
+
+
+def rounds(runners: Mapping[str, Callable[[], Found]], repeats: int) -> dict[str, list[Found]]:
+    """What every runner gives in every round; they take turns, so that a busy moment hits all alike."""
+    found: dict[str, list[Found]] = {name: [] for name in runners}
     for _ in range(repeats):
         for name, run in runners.items():
-            start = clock()
-            run()
-            times[name].append(clock() - start)
-    return times
+            found[name].append(run())
+    return found
 
 
 def ratio(times: Mapping[str, Sequence[float]], one: str, other: str) -> float:

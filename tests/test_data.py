@@ -222,9 +222,9 @@ def test_a_limit_or_size_below_one_is_refused_at_once(tmp_path: Path):
             shards(given, **wrong)
 
 
-def test_a_row_larger_than_a_shard_is_one_shard(tmp_path: Path):
-    given = source(write(tmp_path / "a.txt", "a\n" + "b" * 100 + "\nc\nd"))
-    assert [(s.place, s.rows, s.size) for s in shards(given, size=4)] == [(0, 2, 103), (103, 2, 3)]
+def test_a_shard_ends_with_the_row_that_fills_it(tmp_path: Path):
+    given = source(write(tmp_path / "a.txt", "a\n" + "b" * 100 + "\nc\nd\ne"))
+    assert [(s.place, s.rows, s.size) for s in shards(given, size=4)] == [(0, 2, 103), (103, 2, 4), (107, 1, 1)]
 
 
 def test_two_shards_may_be_read_side_by_side(tmp_path: Path):

@@ -465,8 +465,8 @@ def _reading(file: str, *also: type[Exception]) -> Generator[None]:
 def _stream(file: str) -> tuple[io.BufferedReader, int]:
     """The unpacked bytes of a file, and where its text begins: after the mark of UTF-8, if there is one."""
     with _reading(file):
-        packed = file.lower().endswith(".gz")
-        stream = io.BufferedReader(gzip.open(file)) if packed else open(file, "rb")  # noqa: SIM115
+        raw: Any = gzip.GzipFile(file) if file.lower().endswith(".gz") else io.FileIO(file)
+        stream = io.BufferedReader(raw, 2**16)
         try:
             head = stream.read(3)
             if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import install_import_hook
 
 with install_import_hook("salience", "beartype.beartype"):
+    import salience.data
     import salience.explainer
     import salience.models.huggingface
     import salience.models.pooled  # noqa: F401

@@ -25,6 +25,9 @@ from salience.types import Model, Target
 from salience.work import About, Checkpoint, Event, Job, Part, Worker, columns, digest
 
 ENGINES = ("local", "ray")
+EVERY = 0.5
+"""Seconds between reports of progress, but for those of finished parts."""
+
 ENOUGH = 100
 """Rows to be seen before their share of bad ones can stop a run."""
 
@@ -225,6 +228,7 @@ class _Tally:
     truncated: int = 0
     rejected: int = 0
     first: str = ""
+    said: float = 0.0
 
     @classmethod
     def of(cls, parts: Parts, plan: Plan, most: float, report: Callable[[Progress], None] | None) -> "_Tally":
@@ -242,7 +246,9 @@ class _Tally:
         else:
             self.texts += event.texts
             self.tokens += event.tokens
-        if self.report is not None:
+        # Counting memory looks at every process of the machine, so it is not done for every batch.
+        if self.report is not None and (isinstance(event, Part) or monotonic() - self.said >= EVERY):
+            self.said = monotonic()
             self.report(self._progress())
 
     def _note(self, about: About) -> None:

@@ -270,6 +270,8 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 def agree(folder: Path, identity: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was begun differently, naming the difference."""
     known = read_manifest(folder)
+    if (was := list(known["methods"])) != (now := list(identity["methods"])):
+        raise BadInput(f"{folder} was begun with {', '.join(was)}, not {', '.join(now)}; use another folder")
     for name, was, now in differences({k: known.get(k) for k in identity}, identity):
         if name.startswith("data.files") or name == "data.fingerprint":
             raise BadInput(f"the data has changed since {folder} was begun; explain it into another folder")

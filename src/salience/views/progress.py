@@ -38,15 +38,16 @@ Report = Callable[[Progress], None]
 def bar() -> Generator[Report]:
     """A bar on standard error with rates, the time left and memory."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("explaining"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
+    columns = (BarColumn(bar_width=12), TextColumn("{task.fields[said]}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=None, said="starting")
+        task = shown.add_task("", total=None, said="loading the model")
 
         def report(p: Progress) -> None:
-            shown.update(task, completed=p.texts + p.rejected, total=p.of, said=_rates(p))
+            said = f"{p.texts:,} of {p.of:,} · {_rates(p)}"
+            shown.update(task, completed=p.texts + p.rejected, total=p.of, said=said)
 
         yield report
 

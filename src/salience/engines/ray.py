@@ -4,6 +4,7 @@ Every machine must find the data and the model under the same names as this one.
 the run with it: what it was at work on is done again elsewhere.
 """
 
+import gc
 import logging
 import os
 import pickle
@@ -33,11 +34,11 @@ AHEAD = 2
 TRIES = 3
 """Workers that may die over a shard before the shard is held to be the cause."""
 
-SILENT = {"RAY_BACKEND_LOG_LEVEL": "fatal"}
-"""The environment of a connection. Ray reports on standard error whatever it mends by itself."""
+SILENT = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+"""The environment of a connection: no lines on standard error about what Ray mends by itself, no reports to others."""
 
-OURS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-"""The environment of a cluster that is started here: it reports to nobody, and uses the packages that are there."""
+OURS = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+"""That of a cluster that is started here: its packages are those of this process."""
 
 HERE = "local"
 """Ray's address for a new cluster on this machine."""
@@ -70,16 +71,16 @@ def cluster(job: Job, shards: Iterable[Shard], workers: int | None, address: str
 class Actor:
     """A worker of the pool. Errors travel as data, since Ray would wrap them in reports of its own."""
 
-    def __init__(self, job: Job, run: str, folder: str) -> None:
+    def __init__(self, job: bytes, threads: int, run: str, folder: str) -> None:
         self.job, self.run = job, run
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        torch.set_num_threads(_cpus(job))
+        torch.set_num_threads(threads)
         if os.path.isdir(folder):  # names of files may be relative to where the run was started
             os.chdir(folder)
 
     @cached_property
     def worker(self) -> Worker:
-        return Worker(self.job)
+        return Worker(pickle.loads(self.job))
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         (row,) = rows.to_pylist()
@@ -147,7 +148,7 @@ def _rows(ray: Any, job: Job, shards: list[Shard], size: int) -> Generator[dict[
     # Ray Data by itself restarts actors and begins their shards again, as often as it takes.
     data = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=len(shards)).map_batches(
         Actor,
-        fn_constructor_args=(_on_its_own_device(job), uuid4().hex, os.getcwd()),
+        fn_constructor_args=(_packed(ray, _on_its_own_device(job)), _cpus(job), uuid4().hex, os.getcwd()),
         batch_size=1,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=AHEAD),
@@ -171,6 +172,16 @@ def _on_its_own_device(job: Job) -> Job:
     if isinstance(job.model, Checkpoint) and _gpus(job):
         return replace(job, model=replace(job.model, options={**job.model.options, "device": "cuda"}))
     return job
+
+
+def _packed(ray: Any, job: Job) -> bytes:
+    try:
+        return ray.cloudpickle.dumps(job)
+    except Exception as error:
+        raise BadInput(
+            f"the model or the method cannot be sent to the workers ({error}); give the model by its name, and a "
+            "function that refers to nothing that belongs to this process alone"
+        ) from error
 
 
 def _lost(error: Exception) -> str:
@@ -198,17 +209,19 @@ def _connected(address: str | None, cpus: int | None) -> Generator[Any]:
             stack.enter_context(_termination())
             stack.callback(ray.shutdown)
             _connect(ray, place, cpus)
-        elif address is not None:
+        else:
             _check_same(address, ray.get_runtime_context().gcs_address)
+            stack.callback(gc.collect)  # what Ray Data leaves refers to itself, and the actors live as long as it does
         yield ray
 
 
 def _library() -> Any:
     try:
+        ray = import_module("ray")
         import_module("ray.data")
     except ImportError as error:
         raise BadInput(f"the engine 'ray' is not installed ({error}): pip install 'salience[ray]'") from error
-    return import_module("ray")
+    return ray
 
 
 def _connect(ray: Any, place: str, cpus: int | None) -> None:
@@ -232,8 +245,8 @@ def _check_open(place: str) -> None:
         socket.create_connection((host, int(port)), timeout=KNOCK).close()
 
 
-def _check_same(address: str, connected: str) -> None:
-    if address != "auto" and _resolved(address) != _resolved(connected):
+def _check_same(address: str | None, connected: str) -> None:
+    if address not in (None, "auto") and _resolved(address) != _resolved(connected):
         raise BadInput(
             f"this process is connected to the Ray cluster at {connected}, not at {address}; leave out the address, or "
             "call ray.shutdown() first"

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -101,10 +101,12 @@ def explain_data(
         parts.prepare()
         waiting = [shard for shard in plan.shards if shard.number not in parts.done]
         tally = _Tally.of(parts, plan, max_rejected, report)
-        for event in _events(plan, waiting, engine, workers, address):
-            if isinstance(event, Part):
-                parts.commit(event)
-            tally.add(event)
+        # Closed at once, whatever stops the run: an error may be kept, and with it what an engine has started.
+        with closing(_events(plan, waiting, engine, workers, address)) as events:
+            for event in events:
+                if isinstance(event, Part):
+                    parts.commit(event)
+                tally.add(event)
         tally.check(least=1)
         _ended(folder, plan, tally)
     return open_run(folder)
@@ -195,17 +197,18 @@ def _now() -> str:
 
 def _events(
     plan: Plan, shards: Sequence[Shard], engine: str, workers: int | None, address: str | None
-) -> Iterable[Event]:
+) -> Generator[Event]:
     if not shards:
-        return ()
+        return
+    count = min(len(shards), usual_workers(plan.model) if workers is None else workers)
     if engine == "ray":
         from salience.engines import ray
 
-        return ray.cluster(plan.job, shards, workers, address)
-    count = min(len(shards), usual_workers(plan.model) if workers is None else workers)
-    if count > 1:
-        return local.pool(plan.job, shards, count)
-    return local.here(plan.model, plan.job, shards)
+        yield from ray.cluster(plan.job, shards, workers, address)
+    elif count > 1:
+        yield from local.pool(plan.job, shards, count)
+    else:
+        yield from local.here(plan.model, plan.job, shards)
 
 
 def usual_workers(model: Model) -> int:

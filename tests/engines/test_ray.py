@@ -147,6 +147,18 @@ def test_a_connection_of_the_caller_is_used_and_left_open(cluster, data):
         assert {t.name for t in threading.enumerate() if "StreamingExecutor" in t.name} == set()
 
 
+def test_an_error_of_the_driver_ends_the_run_at_once_even_if_it_is_kept(cluster, data, tmp_path):
+    def report(progress: runner.Progress) -> None:
+        raise ZeroDivisionError
+
+    asked = {"engine": "ray", "address": cluster.address, "rows_per_part": PER_PART, "report": report}
+    with pytest.raises(ZeroDivisionError) as kept:
+        salience.explain_data("sentiment_bilstm", data, tmp_path / "run", "input_x_gradient", **asked)
+    assert kept
+    assert not ray.is_initialized()
+    assert until(lambda: not actors())
+
+
 def test_errors_of_a_worker_arrive_as_they_are(cluster, data):
     def broken(model, batch, target, /):
         raise ValueError("two\nlines")

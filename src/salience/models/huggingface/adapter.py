@@ -108,7 +108,13 @@ class HuggingFace:
         return self.words.weight.device
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
-        return encode(self.tokenizer, texts, longest(self.module, self.tokenizer), segments=self._has_segments)
+        named = self.tokenizer.model_max_length
+        limit = int(min(self._positions, named)) if named > 0 else self._positions
+        return encode(self.tokenizer, texts, limit, segments=self._has_segments)
+
+    @cached_property
+    def _positions(self) -> int:
+        return positions(self.module)
 
     @property
     def _has_segments(self) -> bool:
@@ -443,8 +449,8 @@ ROOM = 10**6
 """Tokens that are taken to fit where neither the tokenizer nor the model names a limit."""
 
 
-def longest(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many tokens fit: what the tokenizer says, and what the position embeddings can hold."""
+def positions(module: PreTrainedModel) -> int:
+    """How many tokens the position embeddings can hold."""
     limits = [
         # RoBERTa numbers positions from padding_idx + 1.
         part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
@@ -452,5 +458,4 @@ def longest(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
         if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in {"position_embeddings", "wpe"}
     ]
     named = getattr(module.config.get_text_config(), "max_position_embeddings", None)
-    limits = limits or [named or ROOM]
-    return int(min(n for n in (*limits, tokenizer.model_max_length, ROOM) if n > 0))
+    return int(min(n for n in (*(limits or [named or ROOM]), ROOM) if n > 0))

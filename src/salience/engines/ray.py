@@ -206,7 +206,6 @@ def _connected(address: str | None, cpus: int | None) -> Generator[Any]:
         stack.enter_context(_quiet("ray.data"))
         if not ray.is_initialized():
             stack.enter_context(_quiet("ray"))
-            stack.enter_context(_termination())
             stack.callback(ray.shutdown)
             _connect(ray, place, cpus)
         else:
@@ -228,7 +227,7 @@ def _connect(ray: Any, place: str, cpus: int | None) -> None:
     ours = {"num_cpus": cpus, "include_dashboard": False} if place == HERE else {}
     try:
         _check_open(place)
-        with _no_errors_shown():
+        with _no_errors_shown(), _own_termination():
             ray.init(place, log_to_driver=False, logging_level=logging.CRITICAL, **ours)
     except (OSError, RuntimeError, ValueError) as error:
         why = " ".join(str(error).split())
@@ -298,8 +297,8 @@ def _quiet(name: str) -> Generator[None]:
 
 
 @contextmanager
-def _termination() -> Generator[None]:
-    """Ray answers a SIGTERM in its own way, as long as it is connected."""
+def _own_termination() -> Generator[None]:
+    """SIGTERM ends this process as before: connected to Ray, it would crash. What Ray has started here ends with it."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

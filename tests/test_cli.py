@@ -187,7 +187,7 @@ def test_outputs_exclude_each_other(explain: Explain, tmp_path: Path):
         (["Good", "--pair", "a", "--pair", "b"], "--pair was given 2 times for 1 texts"),
         (["  "], "text 0 is empty"),
         (["caf\udce9"], "is not valid UTF-8"),
-        (["Good", "--device", "warp"], "cannot be put on device 'warp'"),
+        (["Good", "--device", "warp"], "the device 'warp' cannot be used"),
         (["Good", "--task", "clasify"], "Did you mean 'classify'?"),
     ],
 )

@@ -354,7 +354,7 @@ def test_progress_counts_up_and_survives_a_second_start(model, reviews: Path, tm
     with pytest.raises(Stop):
         explain_data(model, reviews, tmp_path / "run", "gradient", rows_per_part=10, report=stop)
     explain_data(model, reviews, tmp_path / "run", "gradient", rows_per_part=10, report=seen.append)
-    assert seen[0].before == 20
+    assert seen[0].texts > 20
     assert [p.texts for p in seen] == sorted(p.texts for p in seen)
     assert (seen[-1].texts, seen[-1].of) == (60, 60)
     assert seen[-1].remaining == 0

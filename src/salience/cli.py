@@ -22,7 +22,7 @@ from salience.errors import BadInput, SalienceError, TruncatedText
 
 if TYPE_CHECKING:
     from salience.explanation import Explanation
-    from salience.types import Kind, Model, Text
+    from salience.types import Kind, Text
     from salience.views.progress import Report
 
 QUIET = {
@@ -187,6 +187,9 @@ def _shown(command: Callable[..., None]) -> Callable[..., None]:
 @_shown
 @click.option("--task", metavar="TASK", help="classify or generate, where the checkpoint does not tell.")
 @click.option("--device", help="Such as cpu or cuda.  [default: cpu]")
+@click.option("--dtype", default="float32", show_default=True, help="Of the weights, such as bfloat16.")
+@click.option("--revision", metavar="NAME", help="The version of a Hugging Face model.")
+@click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Tokens per pass.  [default: found by itself]")
 @click.option("--allow-pickle", is_flag=True, help="Open pickled weights, which can run code. Only if you trust them.")
 @click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it.")
 @click.option("--data", metavar="DATA", help="A whole data set: a file, folder, glob, or the name of a data set.")
@@ -223,6 +226,9 @@ def explain(
     plain: bool,
     task: str | None,
     device: str | None,
+    dtype: str,
+    revision: str | None,
+    budget: int | None,
     allow_pickle: bool,
     trust_remote_code: bool,
     data: str | None,
@@ -249,14 +255,17 @@ def explain(
     With --data and --out a whole data set is explained into a folder of Parquet files. If it is stopped, the
     same command goes on where it was. `salience show` and `salience export` read the folder.
     """
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "revision": revision, "task": task}
+    options |= {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
     if data is None and not texts:
         raise BadInput("give a TEXT, or a whole data set with --data and --out")
+    if data is None and out is not None:
+        raise BadInput("--out is the folder for a whole data set, which --data names")
     if data is not None:
         if texts or pairs or html or png or svg:
             raise BadInput("--data is explained into a folder: leave out texts, --pair and pictures, and give --out")
         if out is None and not dry_run:
             raise BadInput("--data needs --out, the folder to explain it into, or --dry-run")
-        options = _options(device, task, allow_pickle, trust_remote_code)
         columns = {"text": text_column, "pair": pair_column, "id": id_column, "split": split, "subset": subset}
         chosen = methods or ("integrated_gradients",)
         asked = {"target": target, "against": against, "kind": kind, "limit": limit}
@@ -264,7 +273,7 @@ def explain(
         if dry_run or out is None:
             _estimate(model, options, data, columns, chosen, asked, as_json)
             return
-        asked |= {"engine": engine, "workers": workers, "address": address}
+        asked |= {"engine": engine, "workers": workers, "address": address, "budget": budget}
         asked |= {"rows_per_part": rows_per_part, "max_rejected": max_rejected}
         _explain_data(model, options, data, columns, chosen, asked, out, _reporter(as_json, quiet), as_json, quiet)
         return
@@ -272,11 +281,13 @@ def explain(
     sink = _sink(as_json, html, png, svg, level, plain)
     with sink as show:
         from salience.explainer import explain_each, prepare
+        from salience.models import load
         from salience.types import Target
 
         chosen = methods or ("integrated_gradients",)
         asked = prepare(chosen, _settings(chosen, settings, layer, seed))
-        loaded = _load(model, _options(device, task, allow_pickle, trust_remote_code))
+        loaded = load(model, **options)
+        loaded.budget = budget or loaded.budget
         wanted = Target(target, against, kind)
         with _progress(len(given)) as step:
             for row in explain_each(loaded, given, asked, wanted, window=WINDOW):
@@ -303,23 +314,6 @@ def _lines() -> list[str]:
     except UnicodeDecodeError as error:
         raise BadInput(f"standard input is not valid UTF-8: {error}") from error
     return [line.rstrip("\r") for line in lines if line.strip()]
-
-
-def _options(device: str | None, task: str | None, allow_pickle: bool, trust_remote_code: bool) -> dict[str, Any]:
-    return {"device": device, "task": task, "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
-
-
-def _load(model: str, options: Mapping[str, Any]) -> "Model":
-    from salience.models import load
-
-    try:
-        return load(model, **options)
-    except (RuntimeError, AssertionError) as error:  # how torch refuses a device
-        if options["device"] is None:
-            raise
-        raise BadInput(
-            f"{model} cannot be put on device {options['device']!r}: {str(error).splitlines()[0]}"
-        ) from error
 
 
 # ------------------------------------------------------------------------------------------------------ runs
@@ -364,8 +358,10 @@ def _explain_data(
 ) -> None:
     from salience.data import source
     from salience.runner import explain_data
+    from salience.runs import open_run
     from salience.work import Checkpoint
 
+    before = (out / "manifest.json").is_file() and open_run(out).finished
     try:
         with reporter as report:
             run = explain_data(
@@ -373,7 +369,7 @@ def _explain_data(
             )
     except KeyboardInterrupt:
         if not quiet:
-            click.echo("\nstopped; what is finished is kept, and the same command goes on from there", err=True)
+            click.echo("stopped; what is finished is kept, and the same command goes on from there", err=True)
         raise
     done = run.manifest["finished"]
     if as_json:
@@ -381,7 +377,8 @@ def _explain_data(
     elif not quiet:
         rejected = f"; {done['rejected']:,} rows rejected, see {out / 'rejected.jsonl'}" if done["rejected"] else ""
         cut = f"; {done['truncated']:,} texts were longer than the model can read" if done["truncated"] else ""
-        click.echo(f"explained {done['texts']:,} texts into {out}{cut}{rejected}", err=True)
+        said = f"{out} is complete already:" if before else f"explained into {out}:"
+        click.echo(f"{said} {done['texts']:,} texts{cut}{rejected}", err=True)
 
 
 def _reporter(as_json: bool, quiet: bool) -> "AbstractContextManager[Report]":

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -19,9 +19,10 @@ from salience import data as _data
 from salience.data import Shard, Source
 from salience.engines import local
 from salience.errors import BadInput, choose
-from salience.explainer import AnyMethod, each_layer, prepare, scale, targets
+from salience.explainer import AnyMethod, each_layer, explain_encoded, prepare, scale, targets
+from salience.explanation import Explanation
 from salience.runs import FORMAT, Parts, Run, agree, locked, open_run, read_manifest, write_manifest
-from salience.types import Model, Target
+from salience.types import Encoded, Model, Target
 from salience.work import About, Checkpoint, Event, Job, Part, Worker, columns, digest
 
 ENGINES = ("local", "ray")
@@ -34,7 +35,7 @@ ENOUGH = 100
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. ``texts`` counts what earlier starts did as well; tokens, time and rates are of this one."""
+    """How far a run is. ``texts`` counts all that is done; tokens, seconds and rates begin after the first batch."""
 
     texts: int
     of: int
@@ -45,7 +46,7 @@ class Progress:
     memory: int
     """Bytes held by this process and its workers on this machine."""
     before: int = 0
-    """Texts that earlier starts did."""
+    """Texts that were done when the clock began: those of earlier starts, and of the first batch of this one."""
 
     @property
     def texts_per_second(self) -> float:
@@ -78,6 +79,7 @@ def explain_data(
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
+    budget: int | None = None,
     rows_per_part: int = 1000,
     limit: int | None = None,
     max_rejected: float = 0.1,
@@ -92,17 +94,21 @@ def explain_data(
 
     >>> explain_data("sentiment", "reviews.jsonl", "run", "integrated_gradients", nodes=16)     # doctest: +SKIP
     """
-    choose(engine, ENGINES, "engine")
+    _check(engine, workers, address, rows_per_part, limit)
     wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
+    known = Checkpoint(model) if isinstance(model, str) else model
+    count = (workers or usual_workers(known)) if engine == "local" else 0
     with locked(folder := Path(out)):
-        plan = planned(model, data, method, settings, wanted, rows_per_part, limit)
+        plan = planned(known, data, method, settings, wanted, rows_per_part, limit, here=count == 1, budget=budget)
+        if _complete(folder, plan):
+            return open_run(folder)
         _begun(folder, plan, engine)
         parts = Parts(folder)
         parts.prepare()
         waiting = [shard for shard in plan.shards if shard.number not in parts.done]
         tally = _Tally.of(parts, plan, max_rejected, report)
         # Closed at once, whatever stops the run: an error may be kept, and with it what an engine has started.
-        with closing(_events(plan, waiting, engine, workers, address)) as events:
+        with closing(_events(plan, waiting, count, workers, address)) as events:
             for event in events:
                 if isinstance(event, Part):
                     parts.commit(event)
@@ -125,27 +131,36 @@ class Plan:
     """Size and time of each data file when it was looked at."""
 
 
+def _check(engine: str, workers: int | None, address: str | None, rows_per_part: int, limit: int | None) -> None:
+    choose(engine, ENGINES, "engine")
+    for name, value in (("workers", workers), ("rows_per_part", rows_per_part), ("limit", limit)):
+        if value is not None and value < 1:
+            raise BadInput(f"{name}={value} must be at least 1")
+    if address is not None and engine != "ray":
+        raise BadInput("an address is for the engine 'ray'; the engine 'local' is this machine")
+
+
 def planned(
-    model: Model | Checkpoint | str,
+    model: Model | Checkpoint,
     data: Source | str | Path,
     method: AnyMethod | Sequence[AnyMethod],
     settings: Mapping[str, Any],
     target: Target,
     rows_per_part: int,
     limit: int | None,
+    *,
+    here: bool = True,
+    budget: int | None = None,
 ) -> Plan:
-    """Everything that can be wrong before the work starts is found here."""
-    if rows_per_part < 1 or (limit is not None and limit < 1):
-        raise BadInput(f"rows_per_part={rows_per_part} and limit={limit} must be at least 1")
+    """Everything that can be wrong before the work starts is found here, where the model may not do the work itself."""
     asked = prepare(method, settings)
     source = data if isinstance(data, Source) else _data.source(str(data))
     seen = _stats(source)
-    known = Checkpoint(model) if isinstance(model, str) else model
-    loaded = known.load() if isinstance(known, Checkpoint) else known
+    loaded = (model if here else model.on_cpu()).load() if isinstance(model, Checkpoint) else model
     targets(loaded, target, torch.zeros(0, len(loaded.labels)))  # an unknown label is found before the work starts
     each = each_layer(loaded, asked)
     named = zip(columns(each), each, strict=True)
-    job = Job(known, digest(loaded), _methods(method), settings, target, source)
+    job = Job(model, digest(loaded), _methods(method), settings, target, source, budget=budget)
     identity = {
         "format": FORMAT,
         "model": {"name": loaded.name, "digest": job.digest},
@@ -169,20 +184,24 @@ def _stats(source: Source) -> dict[str, tuple[int, int]]:
     return {file: (stat.st_size, stat.st_mtime_ns) for file, stat in found.items()}
 
 
+def _complete(folder: Path, plan: Plan) -> bool:
+    """Whether an earlier start has done this very run to its end."""
+    if not (folder / "manifest.json").exists():
+        return False
+    agree(folder, plan.identity)
+    return read_manifest(folder)["finished"] is not None
+
+
 def _begun(folder: Path, plan: Plan, engine: str) -> None:
-    """Write the manifest, or make sure that the one there is of the same run, and note this start."""
-    if (folder / "manifest.json").exists():
-        agree(folder, plan.identity)
-        starts = read_manifest(folder)["starts"]
-    else:
-        starts = []
+    """Write the manifest, and in it this start."""
+    starts = read_manifest(folder)["starts"] if (folder / "manifest.json").exists() else []
     packages = {name: version(name) for name in ("torch", "transformers", "pyarrow")}
     start = {"time": _now(), "engine": engine, "salience": salience.__version__, **packages, "on": platform.platform()}
     write_manifest(folder, {**plan.identity, "starts": [*starts, start], "finished": None})
 
 
 def _ended(folder: Path, plan: Plan, tally: "_Tally") -> None:
-    if _stats(plan.job.source) != plan.seen:
+    if _stats(plan.job.source) != plan.seen and _data.fingerprint(plan.job.source) != plan.identity["data"]:
         raise BadInput(
             f"{plan.job.source.name} changed while it was read, so the run may hold rows of two versions; delete "
             f"{folder} and start again"
@@ -196,25 +215,24 @@ def _now() -> str:
 
 
 def _events(
-    plan: Plan, shards: Sequence[Shard], engine: str, workers: int | None, address: str | None
+    plan: Plan, shards: Sequence[Shard], local_workers: int, workers: int | None, address: str | None
 ) -> Generator[Event]:
     if not shards:
         return
-    count = min(len(shards), usual_workers(plan.model) if workers is None else workers)
-    if engine == "ray":
+    if not local_workers:
         from salience.engines import ray
 
         yield from ray.cluster(plan.job, shards, workers, address)
-    elif count > 1:
-        yield from local.pool(plan.job, shards, count)
+    elif local_workers > 1:
+        yield from local.pool(plan.job, shards, min(len(shards), local_workers))
     else:
         yield from local.here(plan.model, plan.job, shards)
 
 
-def usual_workers(model: Model) -> int:
-    """One per device."""
-    device = next(model.module.parameters()).device
-    return torch.cuda.device_count() if device.type == "cuda" else 1
+def usual_workers(model: Model | Checkpoint) -> int:
+    """One per device, where a model is loaded by name on any of several."""
+    several = isinstance(model, Checkpoint) and model.options.get("device") == "cuda"
+    return max(1, torch.cuda.device_count()) if several else 1
 
 
 @dataclass(slots=True)
@@ -224,7 +242,7 @@ class _Tally:
     total: int
     most: float
     report: Callable[[Progress], None] | None
-    began: float
+    began: float | None = None
     before: int = 0
     texts: int = 0
     tokens: int = 0
@@ -235,7 +253,7 @@ class _Tally:
 
     @classmethod
     def of(cls, parts: Parts, plan: Plan, most: float, report: Callable[[Progress], None] | None) -> "_Tally":
-        tally = cls(sum(s.rows for s in plan.shards), most, report, monotonic())
+        tally = cls(sum(s.rows for s in plan.shards), most, report)
         for about in parts.abouts():
             tally.before += about.texts
             tally._note(about)
@@ -246,6 +264,9 @@ class _Tally:
         if isinstance(event, Part):
             self._note(event.about)
             self.check(least=ENOUGH)
+        elif self.began is None:  # what came before was loading
+            self.texts += event.texts
+            self.before, self.began = self.texts, monotonic()
         else:
             self.texts += event.texts
             self.tokens += event.tokens
@@ -267,7 +288,8 @@ class _Tally:
         if seen >= least and self.rejected and (self.rejected > self.most * seen or not self.texts):
             raise BadInput(
                 f"{self.rejected} of {seen} rows cannot be used, more than the share of {self.most:g} that is let pass "
-                f"(the first: {self.first}). rejected.jsonl in the run folder lists them; max_rejected lets more pass."
+                f"(the first: {self.first}). rejected.jsonl in the run folder lists them; --max-rejected, in Python "
+                "max_rejected, lets more pass."
             )
 
     def _progress(self) -> Progress:
@@ -277,7 +299,7 @@ class _Tally:
             rejected=self.rejected,
             truncated=self.truncated,
             tokens=self.tokens,
-            seconds=monotonic() - self.began,
+            seconds=0.0 if self.began is None else monotonic() - self.began,
             memory=_memory(),
             before=self.before,
         )
@@ -291,7 +313,7 @@ def _memory() -> int:
 # ---------------------------------------------------------------------------------------------------- the estimate
 
 SAMPLE = 64
-"""Texts that are explained to see what a run will cost."""
+"""Texts of each of three places in the data that are explained to see what a run will cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,36 +345,46 @@ def estimate(
 ) -> Estimate:
     """What :func:`explain_data` would cost with one worker, measured on a few texts from all over the data."""
     wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
-    plan = planned(model, data, method, settings, wanted, SAMPLE, limit)
-    chosen = _spread(plan.shards)
+    known = Checkpoint(model) if isinstance(model, str) else model
+    plan = planned(known, data, method, settings, wanted, SAMPLE, limit)
     with closing(Worker(plan.job, plan.model)) as worker:
-        _worked(worker, chosen[:1])  # the first passes of a process are slow
-        calls: list[int] = []
-        handle = plan.model.module.register_forward_pre_hook(lambda *_: calls.append(1))
-        began = monotonic()
-        try:
-            parts = _worked(worker, chosen)
-        finally:
-            handle.remove()
-        seconds = monotonic() - began
-    read = sum(s.size for s in chosen)
-    more = sum(s.size for s in plan.shards) / max(1, read)
-    texts = sum(p.about.texts for p in parts)
-    if not texts:
-        raise BadInput(f"none of {sum(s.rows for s in chosen)} rows from all over the data can be used")
+        chosen = _spread(plan.shards)
+        read = [worker.encoded(shard) for shard in chosen]
+        rows, encoded = [row for r, _, _ in read for row in r], [e for _, es, _ in read for e in es]
+        if not rows:
+            raise BadInput(f"none of {sum(s.rows for s in chosen)} rows from all over the data can be used")
+        _explained(worker, encoded[:2])  # the first passes of a process are slow
+        with _calls(plan.model) as calls:
+            began = monotonic()
+            found = _explained(worker, encoded)
+            size = len(worker.parquet(rows, found, About(len(rows), 0, 0, ())))
+            seconds = monotonic() - began
+    more = sum(s.size for s in plan.shards) / sum(s.size for s in chosen)
     return Estimate(
         texts=sum(s.rows for s in plan.shards),
-        tokens=round(more * sum(p.about.tokens for p in parts)),
+        tokens=round(more * sum(map(len, encoded))),
         passes=round(more * len(calls)),
         budget=plan.model.budget,
         seconds=more * seconds,
-        bytes=round(more * sum(len(p.data) for p in parts)),
-        sample=texts,
+        bytes=round(more * size),
+        sample=len(rows),
     )
 
 
-def _worked(worker: Worker, shards: Sequence[Shard]) -> list[Part]:
-    return [event for shard in shards for event in worker(shard) if isinstance(event, Part)]
+def _explained(worker: Worker, encoded: Sequence[Encoded]) -> dict[int, list[Explanation]]:
+    batches = explain_encoded(worker.model, encoded, worker.asked, worker.job.target)
+    return {number: row for batch in batches for number, row in batch.items()}
+
+
+@contextmanager
+def _calls(model: Model) -> Generator[list[int]]:
+    """Grows by one with every pass."""
+    calls: list[int] = []
+    handle = model.module.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        yield calls
+    finally:
+        handle.remove()
 
 
 def _spread(shards: Sequence[Shard], count: int = 3) -> list[Shard]:

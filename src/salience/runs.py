@@ -94,7 +94,7 @@ class Run:
         """
         columns = () if column is None else (column,)
         if choose(format, FORMATS, "format") == "eraser" and len(columns or self.methods) > 1:
-            raise BadInput(f"an ERASER file holds one method; name one of {', '.join(self.methods)}")
+            raise BadInput(f"an ERASER file holds one method; name the column (--method): {', '.join(self.methods)}")
         with complete(Path(path)) as file:
             for name, row in self.rows(*columns):
                 for e in row:
@@ -273,7 +273,7 @@ def agree(folder: Path, identity: Mapping[str, Any]) -> None:
     if (was := list(known["methods"])) != (now := list(identity["methods"])):
         raise BadInput(f"{folder} was begun with {', '.join(was)}, not {', '.join(now)}; use another folder")
     for name, was, now in differences({k: known.get(k) for k in identity}, identity):
-        if name.startswith("data.files") or name == "data.fingerprint":
+        if name.startswith("data.files") or name == "data.blake2b":
             raise BadInput(f"the data has changed since {folder} was begun; explain it into another folder")
         if name == "model.digest":
             raise BadInput(

@@ -33,6 +33,9 @@ class Checkpoint:
     def load(self) -> Model:
         return load(self.name, **self.options)
 
+    def on_cpu(self) -> "Checkpoint":
+        return Checkpoint(self.name, {**self.options, "device": None})
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -46,6 +49,8 @@ class Job:
     source: Source
     threads: int | None = None
     """CPU threads of a worker in a process of its own."""
+    budget: int | None = None
+    """Tokens per pass, where the model's own choice is not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +100,30 @@ class Worker:
     def __init__(self, job: Job, model: Model | None = None) -> None:
         self.job = job
         self.model = model or _same(job)
+        self.model.budget = job.budget or self.model.budget
         self.asked = each_layer(self.model, prepare(job.method, job.settings))
         self.reader = Reader(job.source)
 
     def __call__(self, shard: Shard) -> Iterator[Event]:
-        rows, encoded, rejected = self._encoded(shard)
+        rows, encoded, rejected = self.encoded(shard)
         found: dict[int, list[Explanation]] = {}
         for batch in explain_encoded(self.model, encoded, self.asked, self.job.target):
             found |= batch
             yield Advance(len(batch), sum(len(encoded[i]) for i in batch))
         truncated = sum(bool(e.unseen) for e in encoded)
         about = About(len(rows), sum(map(len, encoded)), truncated, tuple(rejected))
+        yield Part(shard, self.parquet(rows, found, about) if rows else b"", about)
+
+    def parquet(self, rows: Sequence[Row], found: Mapping[int, list[Explanation]], about: About) -> bytes:
         names = columns(self.asked)
-        data = parquet(rows, [dict(zip(names, found[i], strict=True)) for i in range(len(rows))], about)
-        yield Part(shard, data if rows else b"", about)
+        return parquet(rows, [dict(zip(names, found[i], strict=True)) for i in range(len(rows))], about)
 
     def close(self) -> None:
         """Close the data files."""
         self.reader.close()
 
-    def _encoded(self, shard: Shard) -> tuple[list[Row], list[Encoded], list[Rejected]]:
+    def encoded(self, shard: Shard) -> tuple[list[Row], list[Encoded], list[Rejected]]:
+        """The rows of a shard as the model reads them, and those that it cannot."""
         rows: list[Row] = []
         encoded: list[Encoded] = []
         rejected: list[Rejected] = []
@@ -146,13 +155,21 @@ def _same(job: Job) -> Model:
 
 
 def digest(model: Model) -> str:
-    """What tells one model from another: its weights, its labels and its tokens of a probe."""
+    """What tells one model from another: weights, configuration, labels, and its tokens of a probe."""
     found = blake2b(digest_size=16)
     for name, values in sorted(model.module.state_dict().items()):
         found.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
         found.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     found.update(repr((tuple(model.labels), model.link, model.encode([PROBE])[0].ids)).encode())
+    found.update(_configuration(getattr(model.module, "config", None)).encode())
     return found.hexdigest()
+
+
+def _configuration(config: Any) -> str:
+    """What weights alone do not tell, such as the number of heads; without where and by what it was saved."""
+    data = config.to_dict() if hasattr(config, "to_dict") else {"": config}
+    kept = {k: v for k, v in data.items() if not k.startswith("_") and k not in ("transformers_version", "dtype")}
+    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def columns(asked: Sequence[Asked]) -> list[str]:

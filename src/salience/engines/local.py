@@ -28,38 +28,50 @@ def pool(job: Job, shards: Iterable[Shard], workers: int) -> Iterator[Event]:
     """Several workers, each in a process of its own, with the CPU threads or the devices shared out among them."""
     waiting = iter(shards)
     with _started(job, workers) as processes:
-        busy = {pipe: process for pipe, process in processes.items() if _hand_out(pipe, waiting)}
+        busy = {pipe: process for pipe, process in processes.items() if _hand_out(pipe, process, waiting)}
         while busy:
             for pipe in wait(list(busy)):
                 assert isinstance(pipe, Connection)
                 event = _received(pipe, busy[pipe])
-                if isinstance(event, Part) and not _hand_out(pipe, waiting):
+                if isinstance(event, Part) and not _hand_out(pipe, busy[pipe], waiting):
                     del busy[pipe]
                 yield event
 
 
-def _hand_out(pipe: Connection, waiting: Iterator[Shard]) -> bool:
+def _hand_out(pipe: Connection, process: BaseProcess, waiting: Iterator[Shard]) -> bool:
     """Give a worker its next shard, if there is one left."""
     shard = next(waiting, None)
     if shard is not None:
-        pipe.send(shard)
+        try:
+            pipe.send(shard)
+        except OSError:
+            raise _died(process) from None
     return shard is not None
 
 
 def _received(pipe: Connection, process: BaseProcess) -> Event:
     try:
         found = pipe.recv()
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise SalienceError(
-            f"a worker process ended before its work was done ({why}). Out of memory is the usual cause: use fewer "
-            "processes. Finished parts are kept; the same command goes on from there."
-        ) from None
+    except (EOFError, OSError):
+        raise _died(process) from None
     if isinstance(found, BaseException):
         raise found
     return found
+
+
+def _died(process: BaseProcess) -> SalienceError:
+    process.join()
+    code = process.exitcode or 0
+    why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code == 1:
+        return SalienceError(
+            f"a worker process could not start ({why}). In a script, call salience under `if __name__ == '__main__':`, "
+            "since each worker imports the script again."
+        )
+    return SalienceError(
+        f"a worker process ended before its work was done ({why}). Out of memory is the usual cause: use fewer "
+        "workers. Finished parts are kept; the same command goes on from there."
+    )
 
 
 @contextmanager

@@ -4,6 +4,9 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
+import torch
+
+from salience.errors import BadInput
 from salience.types import Model
 
 BUNDLED = ("sentiment", "sentiment_bilstm")
@@ -24,6 +27,7 @@ def load(
 
     Weights are read from safetensors, and code that comes with a checkpoint is not run, unless allowed explicitly.
     """
+    _check_device(device)
     folder = Path(str(files("salience.models.bundled").joinpath(str(name)))) if name in BUNDLED else Path(name)
     if _is_pooled(folder):
         from salience.models.pooled import Pooled
@@ -41,6 +45,13 @@ def load(
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
     )
+
+
+def _check_device(device: str | None) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # how torch refuses one
+        raise BadInput(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
 def _is_pooled(folder: Path) -> bool:

@@ -165,12 +165,7 @@ def test_errors_of_a_worker_arrive_as_they_are(cluster, data):
 
     plan = planned(data, broken)
     for job, error, said in [
-        (
-            replace(plan.job, digest="0"),
-            BadModel,
-            r"^sentiment_bilstm is not the model that this run began with .*, not 0\)",
-        ),
-        (replace(plan.job, model=Checkpoint("no/such-model")), BadModel, "no/such-model"),
+        (replace(plan.job, model=Checkpoint("no/such-model")), BadModel, "^[^\n]*no/such-model[^\n]*$"),
         (plan.job, RuntimeError, "^ValueError in a worker: two lines$"),
     ]:
         with pytest.raises(error, match=said):
@@ -227,7 +222,7 @@ def test_a_cluster_of_our_own_is_gone_when_the_run_is_left(data):
     assert until(lambda: not ours & processes())
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:{closed}", "nowhere", "no-such-host.invalid:6379"])
+@pytest.mark.parametrize("address", ["127.0.0.1:{closed}", "nowhere", "no-such-host.invalid:6379", "ray://127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_named(address, data):
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = server.getsockname()[1]

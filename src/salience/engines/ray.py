@@ -52,9 +52,9 @@ def cluster(job: Job, shards: Iterable[Shard], workers: int | None, address: str
     if workers is not None and workers < 1:
         raise BadInput(f"workers={workers}: a cluster needs at least one")
     waiting = {shard.number: shard for shard in shards}
-    with _connected(address, workers and workers * _cpus(job)) as ray:
+    with _marks() as marks, _connected(address, workers and workers * _cpus(job)) as ray:
         size = min(len(waiting), workers or _room(ray.cluster_resources(), job))
-        with closing(_rows(ray, job, list(waiting.values()), size)) as rows:
+        with closing(_rows(ray, job, list(waiting.values()), size, marks)) as rows:
             for row in rows:
                 # A shard is worked on twice if its machine is lost just after the work.
                 if (shard := waiting.pop(row["number"], None)) is not None:
@@ -71,8 +71,8 @@ def cluster(job: Job, shards: Iterable[Shard], workers: int | None, address: str
 class Actor:
     """A worker of the pool. Errors travel as data, since Ray would wrap them in reports of its own."""
 
-    def __init__(self, job: bytes, threads: int, run: str, folder: str) -> None:
-        self.job, self.run = job, run
+    def __init__(self, job: bytes, threads: int, marks: str, folder: str) -> None:
+        self.job, self.marks = job, marks
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         torch.set_num_threads(threads)
         if os.path.isdir(folder):  # names of files may be relative to where the run was started
@@ -94,7 +94,7 @@ class Actor:
             return _table(row["number"], b"", "", lost)
 
     def _part(self, shard: Shard) -> Part:
-        with _marked(Path(gettempdir()) / f"salience-{self.run}-{shard.number}") as deaths:
+        with _marked(Path(gettempdir()) / f"{self.marks}-{shard.number}") as deaths:
             if deaths >= TRIES:
                 raise SalienceError(
                     f"{deaths} workers died over rows {shard.first} to {shard.first + shard.rows - 1} of the data. Out "
@@ -116,6 +116,17 @@ def _marked(mark: Path) -> Generator[int]:
         yield deaths
     finally:
         mark.unlink(missing_ok=True)
+
+
+@contextmanager
+def _marks() -> Generator[str]:
+    """How the marks of a run are called. Those that dead workers left on this machine are swept up in the end."""
+    name = f"salience-{uuid4().hex}"
+    try:
+        yield name
+    finally:
+        for mark in Path(gettempdir()).glob(f"{name}-*"):
+            mark.unlink(missing_ok=True)
 
 
 def _table(number: int, data: bytes, about: str, error: Exception | None) -> pa.Table:
@@ -143,12 +154,12 @@ def _room(resources: Mapping[str, float], job: Job) -> int:
 # ------------------------------------------------------------------------------------------------------ the data set
 
 
-def _rows(ray: Any, job: Job, shards: list[Shard], size: int) -> Generator[dict[str, Any]]:
+def _rows(ray: Any, job: Job, shards: list[Shard], size: int, marks: str) -> Generator[dict[str, Any]]:
     """What the actors give back, as it comes. A shard is a block, so that each is handed out and returned by itself."""
     # Ray Data by itself restarts actors and begins their shards again, as often as it takes.
     data = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=len(shards)).map_batches(
         Actor,
-        fn_constructor_args=(_packed(ray, _on_its_own_device(job)), _cpus(job), uuid4().hex, os.getcwd()),
+        fn_constructor_args=(_packed(ray, _on_its_own_device(job)), _cpus(job), marks, os.getcwd()),
         batch_size=1,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=AHEAD),
@@ -231,6 +242,8 @@ def _connect(ray: Any, place: str, cpus: int | None) -> None:
             ray.init(place, log_to_driver=False, logging_level=logging.CRITICAL, **ours)
     except (OSError, RuntimeError, ValueError) as error:
         why = " ".join(str(error).split())
+        if place == HERE:
+            raise SalienceError(f"Ray could not start a cluster on this machine: {why}") from error
         raise BadInput(
             f"there is no Ray cluster at {place!r} ({why}). On a machine of the cluster, give HOST:PORT of its head, "
             "as `ray start` prints it, or 'auto'."
@@ -239,9 +252,11 @@ def _connect(ray: Any, place: str, cpus: int | None) -> None:
 
 def _check_open(place: str) -> None:
     """Knock at the door first: Ray itself would wait for minutes."""
+    if "://" in place:
+        raise ValueError("addresses of Ray Client are not supported")
     host, colon, port = place.rpartition(":")
-    if colon and "://" not in place:
-        socket.create_connection((host, int(port)), timeout=KNOCK).close()
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
 
 
 def _check_same(address: str | None, connected: str) -> None:
@@ -262,12 +277,18 @@ def _resolved(address: str) -> str:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Generator[None]:
-    before = dict(os.environ)
+    """Ray's environment with some values; it is as before afterwards, whatever Ray has added to it."""
+
+    def rays() -> dict[str, str]:
+        return {name: os.environ[name] for name in os.environ if name.startswith("RAY_") or name == "PYTHONBREAKPOINT"}
+
+    before = rays()
     os.environ.update(values)
     try:
         yield
     finally:
-        os.environ.clear()
+        for name in rays().keys() - before.keys():
+            del os.environ[name]
         os.environ.update(before)
 
 

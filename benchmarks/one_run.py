@@ -44,6 +44,9 @@ class Spent:
     wall: float
     cpu: float
     peak: float
+    part: float
+    """Seconds from one part to the next, from the first to the last: without the start."""
+    parts: int
 
 
 def main(wanted: Wanted) -> Spent:
@@ -62,7 +65,10 @@ def main(wanted: Wanted) -> Spent:
             workers=wanted.workers,
             rows_per_part=wanted.rows_per_part,
         )
-        return Spent(perf_counter() - wall, process_time() - cpu, peak())
+        wall, cpu = perf_counter() - wall, process_time() - cpu
+        written = sorted(part.stat().st_mtime for part in Path(folder, "run", "parts").iterdir())
+        part = (written[-1] - written[0]) / max(1, len(written) - 1)
+        return Spent(wall, cpu, peak(), part, len(written))
 
 
 def peak() -> float:

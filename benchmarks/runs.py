@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import cycle, islice
-from math import nan
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory, mkdtemp
@@ -29,6 +28,7 @@ from salience.models.huggingface import HuggingFace
 from salience.runner import explain_data
 
 NODES = 16
+PARTS = 40
 BUNDLED = "sentiment"
 
 
@@ -187,17 +187,17 @@ def engines(s: Setup) -> Iterator[Figure]:
     """Two workers of a Ray cluster on this machine, against two local processes."""
     if rays():
         places = {"local": replace(_minilm(s), workers=2), "ray": replace(_minilm(s), engine="ray", workers=2)}
-        yield from _compared("engines", s, places, "MiniLM", s.texts // 4, "≤ 1.15")
+        yield from _compared("engines", s, places, "MiniLM", s.texts, "≤ 1.15")
         places = {name: replace(wanted, model=BUNDLED) for name, wanted in places.items()}
-        yield from _compared("engines", s, places, "the bundled model", s.texts, None)
+        yield from _compared("engines", s, places, "the bundled model", 5 * s.texts, None)
 
 
 def workers(s: Setup) -> Iterator[Figure]:
     """Two processes of one thread each, against one process of two threads."""
     places = {"1 process": _minilm(s), "2 processes": replace(_minilm(s), workers=2)}
-    yield from _compared("workers", s, places, "MiniLM", s.texts // 4, None)
+    yield from _compared("workers", s, places, "MiniLM", s.texts, None)
     places = {name: replace(wanted, model=BUNDLED) for name, wanted in places.items()}
-    yield from _compared("workers", s, places, "the bundled model", s.texts, None)
+    yield from _compared("workers", s, places, "the bundled model", 5 * s.texts, None)
 
 
 def _minilm(s: Setup) -> Wanted:
@@ -207,26 +207,20 @@ def _minilm(s: Setup) -> Wanted:
 def _compared(
     benchmark: str, s: Setup, places: Mapping[str, Wanted], model: str, rows: int, limit: str | None
 ) -> Iterator[Figure]:
-    """The second place by the first: what 2 × rows more take, so without the start; and what the start takes.
+    """The second place by the first, from the first part to the last; and what remains of the runs, by itself.
 
-    The start is what is left of the smaller run: processes, imports, the model's loading and check.
+    With two workers the first part comes as the second one is half done, or nearly done: parts are small for that.
     """
-    few, many = (s.file(s.sentences(), n) for n in (rows, 3 * rows))
-    part = max(1, rows // 10)  # so that neither of the two workers waits long for the other at the end
-    runners = {
-        (name, data): replace(wanted, data=data, rows_per_part=part).spent
-        for name, wanted in places.items()
-        for data in (few, many)
-    }
-    found = setting.rounds(runners, s.repeats)
-    more = {n: [b.wall - a.wall for a, b in zip(found[n, few], found[n, many], strict=True)] for n in places}
+    data, part = s.file(s.sentences(), rows), max(1, rows // PARTS)
+    wanted = {name: replace(place, data=data, rows_per_part=part) for name, place in places.items()}
+    found = setting.rounds({name: one.spent for name, one in wanted.items()}, s.repeats)
     one, other = places
-    what = f"{other} by {one}, {model}, {2 * rows:,} rows without the start"
-    told = min(map(min, more.values())) > 0  # else the machine was too busy for runs so small
-    yield Figure(benchmark, what, ratio(more, other, one) if told else nan, limit=limit)
+    what = f"{other} by {one}, {model}, {rows:,} rows, from the first part to the last"
+    times = {name: [spent.part for spent in found[name]] for name in places}
+    yield Figure(benchmark, what, ratio(times, other, one), limit=limit)
     for name in places:
-        start = median(a.wall - b / 2 for a, b in zip(found[name, few], more[name], strict=True))
-        yield Figure(benchmark, f"start of {name}, {model}", start, "s")
+        start = median(spent.wall - spent.parts * spent.part for spent in found[name])
+        yield Figure(benchmark, f"start and end of {name}, {model}", start, "s")
 
 
 BENCHMARKS: Mapping[str, Callable[[Setup], Iterator[Figure]]] = {

@@ -205,7 +205,7 @@ def test_a_missing_model_is_named(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["explain"], ["explain", "a", "--nope"], ["explian"], ["explain", "a", "--kind", "x"]]
+    "arguments", [["show"], ["explain", "a", "--nope"], ["explian"], ["explain", "a", "--kind", "x"]]
 )
 def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(arguments) == 2

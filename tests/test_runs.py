@@ -135,7 +135,7 @@ while True:
     if child == 0:
         explain_data("sentiment", data, run, "input_x_gradient", rows_per_part=10)
         os._exit(0)
-    if kills < 25:
+    if kills < 15:
         time.sleep(draw.uniform(0.05, 0.8))
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]

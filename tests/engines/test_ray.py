@@ -27,8 +27,12 @@ cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 from salience.engines import ray as engine  # noqa: E402
 
-# Ray Data warns of settings that it makes itself.
-pytestmark = pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context")
+pytestmark = [
+    # Ray Data warns of settings that it makes itself.
+    pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context"),
+    # One cluster for all of them, also where tests run in several processes.
+    pytest.mark.xdist_group("ray"),
+]
 
 ROWS, PER_PART = 260, 10
 WORDS = ("the", "a", "film", "plot", "actor", "was", "not", "very", "quite", "good", "bad", "dull", "moving", "and")

@@ -21,9 +21,11 @@ import salience
 from salience.errors import BadInput, SalienceError, TruncatedText
 
 if TYPE_CHECKING:
+    from salience.data import Source
     from salience.explanation import Explanation
     from salience.types import Kind, Text
     from salience.views.progress import Report
+    from salience.work import Checkpoint
 
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -266,16 +268,26 @@ def explain(
             raise BadInput("--data is explained into a folder: leave out texts, --pair and pictures, and give --out")
         if out is None and not dry_run:
             raise BadInput("--data needs --out, the folder to explain it into, or --dry-run")
-        columns = {"text": text_column, "pair": pair_column, "id": id_column, "split": split, "subset": subset}
+        columns: dict[str, Any] = {
+            "text": text_column,
+            "pair": pair_column,
+            "id": id_column,
+            "split": split,
+            "subset": subset,
+        }
         chosen = methods or ("integrated_gradients",)
         asked = {"target": target, "against": against, "kind": kind, "limit": limit}
         asked |= _settings(chosen, settings, layer, seed)
+        from salience.data import source
+        from salience.work import Checkpoint
+
+        checkpoint, texts_of = Checkpoint(model, options), source(data, **columns)
         if dry_run or out is None:
-            _estimate(model, options, data, columns, chosen, asked, as_json)
+            _estimate(checkpoint, texts_of, chosen, asked, as_json)
             return
         asked |= {"engine": engine, "workers": workers, "address": address, "budget": budget}
         asked |= {"rows_per_part": rows_per_part, "max_rejected": max_rejected}
-        _explain_data(model, options, data, columns, chosen, asked, out, _reporter(as_json, quiet), as_json, quiet)
+        _explain_data(checkpoint, texts_of, out, chosen, asked, as_json, quiet)
         return
     given = _texts(texts, pairs)
     sink = _sink(as_json, html, png, svg, level, plain)
@@ -320,21 +332,13 @@ def _lines() -> list[str]:
 
 
 def _estimate(
-    model: str,
-    options: Mapping[str, Any],
-    data: str,
-    columns: Mapping[str, Any],
-    methods: Sequence[str],
-    asked: Mapping[str, Any],
-    as_json: bool,
+    model: "Checkpoint", data: "Source", methods: Sequence[str], asked: Mapping[str, Any], as_json: bool
 ) -> None:
     """What a run would cost."""
-    from salience.data import source
     from salience.runner import estimate
     from salience.views.progress import duration
-    from salience.work import Checkpoint
 
-    found = estimate(Checkpoint(model, options), source(data, **columns), methods, **asked)
+    found = estimate(model, data, methods, **asked)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found)))
         return
@@ -345,28 +349,21 @@ def _estimate(
 
 
 def _explain_data(
-    model: str,
-    options: Mapping[str, Any],
-    data: str,
-    columns: Mapping[str, Any],
+    model: "Checkpoint",
+    data: "Source",
+    out: Path,
     methods: Sequence[str],
     asked: Mapping[str, Any],
-    out: Path,
-    reporter: "AbstractContextManager[Report]",
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from salience.data import source
     from salience.runner import explain_data
     from salience.runs import open_run
-    from salience.work import Checkpoint
 
     before = (out / "manifest.json").is_file() and open_run(out).finished
     try:
-        with reporter as report:
-            run = explain_data(
-                Checkpoint(model, options), source(data, **columns), out, methods, report=report, **asked
-            )
+        with _reporter(as_json, quiet) as report:
+            run = explain_data(model, data, out, methods, report=report, **asked)
     except KeyboardInterrupt:
         if not quiet:
             click.echo("stopped; what is finished is kept, and the same command goes on from there", err=True)

@@ -41,7 +41,7 @@ def explain(
     >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
     """
     many: list[Text] = [cast(Text, texts)] if isinstance(texts, str | tuple) else list(texts)
-    wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
+    wanted = as_target(target, against, kind)
     rows = explain_each(model, many, prepare(method, settings), wanted, window=max(1, len(many)))
     return [explanation for row in rows for explanation in row]
 
@@ -106,8 +106,7 @@ class Asked:
 
 def prepare(method: AnyMethod | Sequence[AnyMethod], settings: Mapping[str, Any]) -> list[Asked]:
     """Names to functions, with their settings; all that can be checked before a model is there is checked."""
-    given = [method] if isinstance(method, str) or callable(method) else list(method)
-    functions = [methods.find(m) if isinstance(m, str) else m for m in given]
+    functions = [methods.find(m) if isinstance(m, str) else m for m in listed(method)]
     if not functions:
         raise BadInput("no method was given; `salience methods` lists them")
     shared = {name for f in functions for name in settings_of(f)}
@@ -169,6 +168,16 @@ def explain_batch(
         for a, r in zip(asked, results, strict=True)
     ]
     return [list(row) for row in zip(*made, strict=True)]
+
+
+def listed(method: AnyMethod | Sequence[AnyMethod]) -> tuple[AnyMethod, ...]:
+    """One method or many, as many."""
+    return (method,) if isinstance(method, str) or callable(method) else tuple(method)
+
+
+def as_target(target: Target | str | int | None, against: str | int | None, kind: str) -> Target:
+    """A Target, or what it is made of."""
+    return target if isinstance(target, Target) else Target(target, against, scale(kind))
 
 
 def scale(kind: str) -> Kind:

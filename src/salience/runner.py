@@ -19,9 +19,9 @@ from salience import data as _data
 from salience.data import Shard, Source
 from salience.engines import local
 from salience.errors import BadInput, choose
-from salience.explainer import AnyMethod, each_layer, explain_encoded, prepare, scale, targets
+from salience.explainer import AnyMethod, as_target, each_layer, explain_encoded, listed, prepare, targets
 from salience.explanation import Explanation
-from salience.runs import FORMAT, Parts, Run, agree, locked, open_run, read_manifest, write_manifest
+from salience.runs import FORMAT, Parts, Run, agreed, locked, open_run, read_manifest, write_manifest
 from salience.types import Encoded, Model, Target
 from salience.work import About, Checkpoint, Event, Job, Part, Worker, columns, digest
 
@@ -95,14 +95,15 @@ def explain_data(
     >>> explain_data("sentiment", "reviews.jsonl", "run", "integrated_gradients", nodes=16)     # doctest: +SKIP
     """
     _check(engine, workers, address, rows_per_part, limit)
-    wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
+    wanted = as_target(target, against, kind)
     known = Checkpoint(model) if isinstance(model, str) else model
     count = (workers or usual_workers(known)) if engine == "local" else 0
     with locked(folder := Path(out)):
         plan = planned(known, data, method, settings, wanted, rows_per_part, limit, here=count == 1, budget=budget)
-        if _complete(folder, plan):
+        before = agreed(folder, plan.identity)
+        if before is not None and before["finished"] is not None:
             return open_run(folder)
-        _begun(folder, plan, engine)
+        _begun(folder, plan, engine, [] if before is None else before["starts"])
         parts = Parts(folder)
         parts.prepare()
         waiting = [shard for shard in plan.shards if shard.number not in parts.done]
@@ -160,7 +161,7 @@ def planned(
     targets(loaded, target, torch.zeros(0, len(loaded.labels)))  # an unknown label is found before the work starts
     each = each_layer(loaded, asked)
     named = zip(columns(each), each, strict=True)
-    job = Job(model, digest(loaded), _methods(method), settings, target, source, budget=budget)
+    job = Job(model, digest(loaded), listed(method), settings, target, source, budget=budget)
     identity = {
         "format": FORMAT,
         "model": {"name": loaded.name, "digest": job.digest},
@@ -175,26 +176,13 @@ def planned(
     return Plan(job, loaded, shards, json.loads(json.dumps(identity, default=str)), seen)
 
 
-def _methods(method: AnyMethod | Sequence[AnyMethod]) -> tuple[AnyMethod, ...]:
-    return (method,) if isinstance(method, str) or callable(method) else tuple(method)
-
-
 def _stats(source: Source) -> dict[str, tuple[int, int]]:
     found = {file: Path(file).stat() for file in source.files}
     return {file: (stat.st_size, stat.st_mtime_ns) for file, stat in found.items()}
 
 
-def _complete(folder: Path, plan: Plan) -> bool:
-    """Whether an earlier start has done this very run to its end."""
-    if not (folder / "manifest.json").exists():
-        return False
-    agree(folder, plan.identity)
-    return read_manifest(folder)["finished"] is not None
-
-
-def _begun(folder: Path, plan: Plan, engine: str) -> None:
-    """Write the manifest, and in it this start."""
-    starts = read_manifest(folder)["starts"] if (folder / "manifest.json").exists() else []
+def _begun(folder: Path, plan: Plan, engine: str, starts: Sequence[Mapping[str, Any]]) -> None:
+    """Write the manifest, and in it this start after the earlier ones."""
     packages = {name: version(name) for name in ("torch", "transformers", "pyarrow")}
     start = {"time": _now(), "engine": engine, "salience": salience.__version__, **packages, "on": platform.platform()}
     write_manifest(folder, {**plan.identity, "starts": [*starts, start], "finished": None})
@@ -344,7 +332,7 @@ def estimate(
     **settings: Any,
 ) -> Estimate:
     """What :func:`explain_data` would cost with one worker, measured on a few texts from all over the data."""
-    wanted = target if isinstance(target, Target) else Target(target, against, scale(kind))
+    wanted = as_target(target, against, kind)
     known = Checkpoint(model) if isinstance(model, str) else model
     plan = planned(known, data, method, settings, wanted, SAMPLE, limit)
     with closing(Worker(plan.job, plan.model)) as worker:

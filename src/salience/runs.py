@@ -267,8 +267,10 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
         file.write(json.dumps(manifest, indent=1, ensure_ascii=False).encode())
 
 
-def agree(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run that was begun differently, naming the difference."""
+def agreed(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of earlier starts, if any; one that was begun differently is refused, naming the difference."""
+    if not (folder / "manifest.json").exists():
+        return None
     known = read_manifest(folder)
     if (was := list(known["methods"])) != (now := list(identity["methods"])):
         raise BadInput(f"{folder} was begun with {', '.join(was)}, not {', '.join(now)}; use another folder")
@@ -283,6 +285,7 @@ def agree(folder: Path, identity: Mapping[str, Any]) -> None:
         raise BadInput(
             f"{folder} was begun with {name} = {was!r}, not {now!r}; use what it was begun with, or another folder"
         )
+    return known
 
 
 def differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

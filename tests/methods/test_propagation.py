@@ -20,7 +20,7 @@ import salience
 from salience.errors import BadInput, UnsupportedModel
 from salience.explainer import targets
 from salience.methods.gradient import input_x_gradient
-from salience.methods.propagation import RULES, _identity, _rescaled, deep_lift, lrp, relevance, rescale
+from salience.methods.propagation import RULES, _identity_of, _rescaled, deep_lift, lrp, relevance, rescale
 from salience.methods.recurrent import stepwise
 from salience.methods.rules import Rules, following
 from salience.models.pooled import Pooled
@@ -407,7 +407,7 @@ def test_rules_change_no_value(shape: str, rules: str):
     model = model_of(shape)
     batch = model.batch(model.encode(TEXTS))
     plain = forward(model, batch).logits
-    whole = None if rules == "conservative" else _identity
+    whole = None if rules == "conservative" else _identity_of
     within = following(model.module, relevance(rules, 1e-6, 0.2), whole)
     needs = Needs.GRADIENT | Needs.WRITTEN_OUT
     under = differentiate(model, batch, targets(model, Target(), plain), needs=needs, within=within)

@@ -51,7 +51,7 @@ def lrp(
     rules = rules or ("cp" if isinstance(model, Pooled) else "attnlrp")
     epsilon = (1e-3 if isinstance(model, Pooled) else 1e-6) if epsilon is None else epsilon
     table = relevance(rules, epsilon, gamma)
-    whole = None if rules == "conservative" else _identity
+    whole = None if rules == "conservative" else _identity_of
     within = following(model.module, table, whole)
     seen = differentiate(model, batch, target, needs=_SEEN, within=within)
     assert seen.gradient is not None
@@ -131,6 +131,10 @@ def _times(function: Callable[..., Tensor], a: Any, b: Any) -> Tensor:
 
 def _activation(function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _identity(x, function(x, *args, **kwargs))
+
+
+def _identity_of(_: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    return _identity(x, y)
 
 
 def _identity(x: Tensor, y: Tensor) -> Tensor:
@@ -225,7 +229,7 @@ def _lifted(
 def rescale(texts: int) -> op.Table:
     """The stand-ins of the rescale rule for rows that hold the texts, then as many baselines."""
     return {
-        **{f: partial(_rescaled_function, texts, f) for f in (*op.ACTIVATIONS, *op.SQUASHED)},
+        **{f: partial(_rescaled_call, texts, f) for f in (*op.ACTIVATIONS, *op.SQUASHED)},
         torch.lstm: stepwise(partial(_plain_lstm_step, texts=texts)),
     }
 
@@ -234,23 +238,23 @@ def _plain_lstm_step(
     x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], *, texts: int
 ) -> tuple[Tensor, Tensor]:
     i, f, g, o = _gates(x, h, weights)
-    i, f, o = (_rescaled(gate, gate.sigmoid(), texts) for gate in (i, f, o))
-    c = f * c + i * _rescaled(g, g.tanh(), texts)
-    return o * _rescaled(c, c.tanh(), texts), c
+    i, f, o = (_rescaled_call(texts, torch.sigmoid, gate) for gate in (i, f, o))
+    c = f * c + i * _rescaled_call(texts, torch.tanh, g)
+    return o * _rescaled_call(texts, torch.tanh, c), c
 
 
-def _rescaled_function(texts: int, function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _rescaled(x, function(x, *args, **kwargs), texts)
+def _rescaled_call(texts: int, function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _rescaled(lambda x: function(x, *args, **kwargs), x, function(x, *args, **kwargs), texts=texts)
 
 
-def _rescaled(x: Tensor, y: Tensor, texts: int) -> Tensor:
-    """dy/dx := Δy/Δx, or the derivative where text and baseline hardly differ."""
+def _rescaled(function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, *, texts: int) -> Tensor:
+    """y = function(x) with dy/dx := Δy/Δx, or the derivative where text and baseline hardly differ."""
     if not x.requires_grad:
         return y
     if x.shape[0] % (2 * texts):  # a view that joins texts with their tokens or heads keeps the halves apart
         raise UnsupportedModel(_unpaired(f"the model has {x.shape[0]} rows where {2 * texts} went in"))
-    slope, near = _multiplier(x, y)
-    return torch.where(near, y, sloped(x, y, slope))
+    slope, near = _multiplier(function, x.detach().double())
+    return torch.where(near, y, sloped(x, y, slope.to(x.dtype)))
 
 
 def _unpaired(why: str) -> str:
@@ -260,9 +264,12 @@ def _unpaired(why: str) -> str:
     )
 
 
-def _multiplier(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Δy/Δx between the two halves of the rows, and where Δx is too small: rounding would be all that is seen."""
-    x, y = x.detach(), y.detach()
+def _multiplier(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Δy/Δx between the two halves of the rows, and where Δx is too small.
+
+    In double precision, whatever the model's: of a small difference in single precision only rounding is left.
+    """
+    y = function(x)
     way = x - x.roll(len(x) // 2, 0)
     near = way.abs() < torch.finfo(x.dtype).eps ** 0.5
     return (y - y.roll(len(y) // 2, 0)) / way.masked_fill(near, 1), near

@@ -19,8 +19,8 @@ from salience.errors import UnsupportedModel
 Table = Mapping[Callable[..., Any], Callable[..., Any]]
 """Functions of torch, each with the function of the same signature that stands in for it."""
 
-Whole = Callable[[Tensor, Tensor], Tensor]
-"""The rule of an elementwise function, from its input and its output."""
+Whole = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor]
+"""The rule of an elementwise function, from the function, its input and its output."""
 
 ACTIVATIONS = (
     torch.tanh, Tensor.tanh, torch.relu, Tensor.relu, fn.relu, fn.relu6, fn.gelu, fn.silu, fn.mish, fn.elu, fn.selu,
@@ -91,7 +91,7 @@ def composed_activations(module: nn.Module) -> list[nn.Module]:
 
 
 def _as_a_whole(whole: Whole) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
-    return lambda _, args, output: whole(args[0], output)
+    return lambda part, args, output: whole(part.forward, args[0], output)
 
 
 class _Sloped(torch.autograd.Function):

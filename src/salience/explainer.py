@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import or_
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor
@@ -163,10 +163,8 @@ def explain_batch(
         else a.method(model, batch, shared.target, **a.settings)
         for a in asked
     ]
-    made = [
-        list(_explanations(model, encoded, shared.output, shared.target, a, r))
-        for a, r in zip(asked, results, strict=True)
-    ]
+    said = _said(model, shared.output, shared.target)
+    made = [list(_explanations(model, encoded, said, a, r)) for a, r in zip(asked, results, strict=True)]
     return [list(row) for row in zip(*made, strict=True)]
 
 
@@ -212,28 +210,38 @@ def _held_against_itself(label: str, *, named: bool) -> str:
     )
 
 
-def _explanations(
-    model: Model,
-    encoded: Sequence[Encoded],
-    output: Output,
-    target: Targets,
-    asked: Asked,
-    result: Tensor | Attribution,
-) -> Iterator[Explanation]:
-    found = result if isinstance(result, Attribution) else Attribution(result)
-    scores = _finite(found.scores, asked, model).cpu().double()
+class _Said(NamedTuple):
+    """What the model said of one text, whatever method explains it."""
+
+    target: ExplainedTarget
+    value: float
+    probabilities: dict[str, float]
+
+
+def _said(model: Model, output: Output, target: Targets) -> list[_Said]:
     values = target(output.logits).tolist()
     probabilities = on_scale(output.logits, "probability", model.link)
-    for row, text in enumerate(encoded):
+    return [
+        _Said(_named(model, target, row), value, _probabilities(model, probabilities[row], target, row))
+        for row, value in enumerate(values)
+    ]
+
+
+def _explanations(
+    model: Model, encoded: Sequence[Encoded], said: Sequence[_Said], asked: Asked, result: Tensor | Attribution
+) -> Iterator[Explanation]:
+    found = result if isinstance(result, Attribution) else Attribution(result)
+    scores = _finite(found.scores, asked, model).cpu().double().tolist()
+    for row, (text, of) in enumerate(zip(encoded, said, strict=True)):
         yield Explanation(
             text=text.text,
             tokens=text.tokens,
             offsets=text.offsets,
             special=text.special,
-            scores=tuple(scores[row, : len(text)].tolist()),
-            target=_named(model, target, row),
-            value=values[row],
-            probabilities=_probabilities(model, probabilities[row], target, row),
+            scores=tuple(scores[row][: len(text)]),
+            target=of.target,
+            value=of.value,
+            probabilities=dict(of.probabilities),
             method=asked.method.__name__,
             settings={k: _plain(v, row) for k, v in {**asked.settings, **found.settings}.items()},
             model=model.name,
@@ -259,10 +267,10 @@ def _named(model: Model, target: Targets, row: int) -> ExplainedTarget:
 
 def _probabilities(model: Model, row: Tensor, target: Targets, index: int) -> dict[str, float]:
     """All labels, or for a vocabulary the likeliest few and those that were asked for."""
-    columns = range(len(row))
-    if len(row) > 1000:
-        asked = [t[index : index + 1] for t in (target.labels, target.against) if t is not None]
-        columns = dict.fromkeys(torch.cat([row.topk(SHOWN).indices, *asked]).tolist())
+    if len(row) <= 1000:
+        return {model.label(c): p for c, p in enumerate(row.tolist())}
+    asked = [t[index : index + 1] for t in (target.labels, target.against) if t is not None]
+    columns = dict.fromkeys(torch.cat([row.topk(SHOWN).indices, *asked]).tolist())
     return {model.label(c): float(row[c]) for c in columns}
 
 

@@ -276,8 +276,8 @@ class LanguageHead(Protocol):
         """The layer that was chosen automatically, by the version of the model's weights."""
         ...
 
-    def __call__(self, hidden: Float[Tensor, "n k"], ids: Int[Tensor, " m"] | None = None) -> Float[Tensor, "n m"]:
-        """Logits of the whole vocabulary, or of ``ids`` alone."""
+    def __call__(self, hidden: Float[Tensor, "*n k"], ids: Int[Tensor, "b m"] | None = None) -> Float[Tensor, "*n m"]:
+        """Logits of the whole vocabulary, or for every state of a text (b t k) those of the text's own ``ids``."""
         ...
 
 

@@ -158,21 +158,23 @@ def _decoded(
     head: LanguageHead, hidden: Float[Tensor, "b t k"], batch: Batch, budget: int, decode: str
 ) -> Float[Tensor, "b t t"]:
     """D[t, i]: how much the state at i says the word at t. Only the columns of the text's own words are kept."""
+    P = _probabilities(head, hidden, batch, budget) if decode == "softmax" else head(hidden, batch.ids).float()
+    if decode == "restricted":
+        P = (P - P.masked_fill(~_first_of_its_word(batch)[:, None], -torch.inf).logsumexp(2, keepdim=True)).exp()
+    return (P * (batch.mask[:, :, None] & batch.mask[:, None])).transpose(1, 2)
+
+
+def _probabilities(
+    head: LanguageHead, hidden: Float[Tensor, "b t k"], batch: Batch, budget: int
+) -> Float[Tensor, "b t t"]:
+    """Of the text's own words among all words, at every real state."""
     rows = batch.mask.nonzero()[:, 0]
-    words = batch.ids[batch.mask].unique()
-    index = batch.ids if decode == "softmax" else torch.searchsorted(words, batch.ids).clamp_max(len(words) - 1)
-    first = _first_of_its_word(batch)
-    found: list[Tensor] = []
-    for part, logits in _logits(head, hidden[batch.mask], budget, None if decode == "softmax" else words):
-        own = logits.gather(1, index[rows[part]])
-        if decode == "softmax":
-            own = (own - logits.logsumexp(1, keepdim=True)).exp()
-        elif decode == "restricted":
-            own = (own - own.masked_fill(~first[rows[part]], -torch.inf).logsumexp(1, keepdim=True)).exp()
-        found.append(own)
     P = hidden.new_zeros(*batch.ids.shape, batch.width, dtype=torch.float32)
-    P[batch.mask] = torch.cat(found)
-    return P.transpose(1, 2) * batch.mask[..., None]
+    P[batch.mask] = torch.cat([
+        (logits.gather(1, batch.ids[rows[part]]) - logits.logsumexp(1, keepdim=True)).exp()
+        for part, logits in _logits(head, hidden[batch.mask], budget)
+    ])
+    return P
 
 
 def _first_of_its_word(batch: Batch) -> Bool[Tensor, "b t"]:
@@ -182,17 +184,16 @@ def _first_of_its_word(batch: Batch) -> Bool[Tensor, "b t"]:
 
 
 def _logits(
-    head: LanguageHead, states: Float[Tensor, "n k"], budget: int, words: Int[Tensor, " m"] | None = None
-) -> Iterator[tuple[slice, Float[Tensor, "p m"]]]:
+    head: LanguageHead, states: Float[Tensor, "n k"], budget: int
+) -> Iterator[tuple[slice, Float[Tensor, "p v"]]]:
     """Logits of some states at a time: no more numbers than the widest layer of a pass within the budget holds."""
-    width = head.vocabulary if words is None else len(words)
-    for part in chunks(len(states), width, budget * 4 * states.shape[1]):
-        yield part, head(states[part], words).float()
+    for part in chunks(len(states), head.vocabulary, budget * 4 * states.shape[1]):
+        yield part, head(states[part]).float()
 
 
 def _shaped(D: Float[Tensor, "b t t"], batch: Batch, position: float, normalise: str | None) -> Float[Tensor, "b t t"]:
     """D with a word's own place weighed up, rows or columns normalised."""
-    mixed = D * ((1 - position) + position * torch.eye(batch.width, device=D.device))
+    mixed = D * ((1 - position) + position * torch.eye(batch.width, device=D.device)) if position else D
     if normalise is None:
         return mixed
     return mixed / mixed.sum(2 if normalise == "rows" else 1, keepdim=True).clamp_min(torch.finfo(D.dtype).tiny)
@@ -282,7 +283,7 @@ class FittedHead:
     def description(self) -> Mapping[str, object]:
         return {"head": "fitted", "recovery": self.recovery}
 
-    def __call__(self, hidden: Float[Tensor, "n k"], ids: Int[Tensor, " m"] | None = None) -> Float[Tensor, "n m"]:
+    def __call__(self, hidden: Float[Tensor, "*n k"], ids: Int[Tensor, "b m"] | None = None) -> Float[Tensor, "*n m"]:
         with torch.no_grad():
             return _scores(self.transform, self.bias, self.words.weight, hidden.float(), ids)
 
@@ -314,11 +315,11 @@ def _transform(inner: int, width: int) -> nn.Sequential:
 
 
 def _scores(
-    transform: nn.Sequential, bias: Tensor, words: Tensor, hidden: Tensor, ids: Int[Tensor, " m"] | None = None
+    transform: nn.Sequential, bias: Tensor, words: Tensor, hidden: Tensor, ids: Int[Tensor, "b m"] | None = None
 ) -> Tensor:
     if ids is not None:
-        words, bias = words[ids], bias[ids]
-    return transform(hidden) @ words.float().T + bias
+        words, bias = words[ids], bias[ids][:, None]
+    return transform(hidden) @ words.float().mT + bias
 
 
 def fit_head(

@@ -45,18 +45,32 @@ class Head:
     def description(self) -> Mapping[str, object]:
         return {"head": self.source}
 
-    def __call__(self, hidden: Float[Tensor, "n k"], ids: Int[Tensor, " m"] | None = None) -> Float[Tensor, "n m"]:
-        """Logits of the whole vocabulary, or of ``ids`` alone, which skips the large product with all words."""
-        if ids is None:
-            return self._logits(self.module, hidden)
-        if self.decoder is None:
-            return self._logits(self.module, hidden)[:, ids]
-        few = _columns(self.module.get_submodule(self.decoder), ids)
-        return self._logits(_swapped(self.module, self.decoder, few), hidden)
+    def __call__(self, hidden: Float[Tensor, "*n k"], ids: Int[Tensor, "b m"] | None = None) -> Float[Tensor, "*n m"]:
+        """Logits of the whole vocabulary, or of each text's own ``ids``, without the large product with all words."""
+        if ids is not None and self.decoder is not None:
+            few = _Rows(self.module.get_submodule(self.decoder), ids)
+            return self._logits(_swapped(self.module, self.decoder, few), hidden)
+        if ids is not None:
+            return torch.stack([self(h)[:, own] for h, own in zip(hidden, ids, strict=True)])
+        return self._logits(self.module, hidden[None])[0]
 
     def _logits(self, module: nn.Module, hidden: Tensor) -> Tensor:
-        with frozen(module), torch.no_grad():
-            return module(inputs_embeds=hidden[None]).logits[0]
+        with torch.no_grad():
+            return module(inputs_embeds=hidden).logits
+
+
+class _Rows(nn.Module):
+    """A layer with one row per word, of which each text of a batch takes its own."""
+
+    def __init__(self, decoder: nn.Module, ids: Int[Tensor, "b m"]) -> None:
+        super().__init__()
+        weights = dict(decoder.named_parameters())
+        self.weight, self.bias = weights["weight"].detach()[ids], weights.get("bias")
+        self.ids = ids
+
+    def forward(self, x: Float[Tensor, "b t k"]) -> Float[Tensor, "b t m"]:
+        logits = x @ self.weight.mT
+        return logits if self.bias is None else logits + self.bias[self.ids][:, None]
 
 
 class _Trunk(nn.Module):
@@ -98,7 +112,7 @@ def beheaded(language_model: PreTrainedModel, source: str) -> Head:
     # DeBERTa's newer head multiplies with the word embeddings and names another layer here.
     by_word = isinstance(decoder, nn.Linear) and decoder.out_features == words
     module = _swapped(language_model, paths[trunk], _Trunk(trunk, _after_blocks(language_model)))
-    return Head(module, source, words, paths[decoder] if by_word else None)
+    return Head(_mirrored(module).eval(), source, words, paths[decoder] if by_word else None)
 
 
 def _swapped(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
@@ -110,12 +124,11 @@ def _swapped(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
     return clone
 
 
-def _columns(decoder: nn.Module, ids: Tensor) -> nn.Linear:
-    """The layer with some of its rows."""
-    few = nn.Linear(1, 1, bias=False, device="meta")
-    for name, values in decoder.named_parameters():
-        setattr(few, name, nn.Parameter(values.detach()[ids], requires_grad=False))
-    return few
+def _mirrored(module: nn.Module) -> nn.Module:
+    """A copy of all modules, whose modes are its own, and of no weight."""
+    clone = copy(module)
+    vars(clone)["_modules"] = {name: _mirrored(part) for name, part in module.named_children()}
+    return clone
 
 
 def _after_blocks(module: PreTrainedModel) -> nn.Module:

@@ -164,11 +164,14 @@ POOLED = ("pooled_bilstm", "pooled_lstm", "pooled_average", "pooled_mlp")
 SHAPES = (*CLASSIFIERS, *LANGUAGE_MODELS, *HEADS, *POOLED)
 
 
-def build(shape: str, seed: int = 0) -> salience.types.Model:
-    """A fresh model of this shape, in training mode, so that tests notice who forgets to leave it."""
+def build(shape: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> salience.types.Model:
+    """A fresh model of this shape, in training mode, so that tests notice who forgets to leave it.
+
+    In double precision, what company or a budget changes shows at once, and rounding does not.
+    """
     torch.manual_seed(seed)
     if shape in POOLED:
-        return _pooled(shape.removeprefix("pooled_"))
+        return _pooled(shape.removeprefix("pooled_")).to(dtype)
     family, _, head = shape.partition("_") if shape not in _TOKENIZERS else (shape, "", "")
     tok = tokenizer(_TOKENIZERS[family])
     config = _config(family, len(tok))
@@ -179,7 +182,7 @@ def build(shape: str, seed: int = 0) -> salience.types.Model:
     make: Callable[..., torch.nn.Module] = (
         AutoModelForCausalLM if head == "lm" else AutoModelForSequenceClassification
     ).from_config
-    return salience.wrap(make(config).train(), tok, name=f"tiny-{shape}")
+    return salience.wrap(make(config).train().to(dtype), tok, name=f"tiny-{shape}")
 
 
 def _pooled(encoder: str) -> Pooled:

@@ -199,6 +199,27 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(explain: Explain, arguments
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--limit=3", "--engine=local", "--out=run", "--target-column=label", "--dry-run"])
+def test_options_of_data_sets_are_refused_without_one(explain: Explain, option: str):
+    code, out, err = explain("A fine film.", option)
+    assert (code, out) == (2, "")
+    assert err == f"salience: {option.partition('=')[0]} is for a whole data set, which --data names\n"
+
+
+def test_what_is_shown_of_a_run_has_its_id(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data, out = tmp_path / "reviews.jsonl", str(tmp_path / "run")
+    data.write_text('{"id": "a", "text": "A fine film."}\n{"id": "b", "text": "A dull one."}\n')
+    asked = ("--model", folder, "--data", str(data), "--out", out, "--id-column", "id", "--method", "gradient")
+    assert run(["explain", *asked, "--quiet"]) == 0
+    assert run(["explain", *asked]) == 0
+    assert capsys.readouterr().err == f"{out} is complete already: 2 texts\n"
+    assert run(["show", out, "--json", "--id", "b"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["id"], shown["text"]) == ("b", "A dull one.")
+    assert run(["show", out, "--id", "a", "--id", "z"]) == 2
+    assert "holds no text of id 'z'" in capsys.readouterr().err
+
+
 def test_a_missing_model_is_named(capsys: pytest.CaptureFixture[str]):
     assert run(["explain", "Good", "--model", "/no/such/folder"]) == 2
     assert "/no/such/folder" in capsys.readouterr().err

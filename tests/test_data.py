@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from salience import data
+from salience.data import formats
 from salience.data import Reader, Rejected, Row, Shard, Source, fingerprint, shards, source
 from salience.errors import BadInput
 
@@ -198,7 +198,7 @@ def test_any_cut_of_parquet_gives_its_rows(draw: st.DataObject, rows: list[str |
         column = raw if kind == "binary" else column.cast(kind, safe=False) if b"\xff" not in rows else column
     held = [(n, n + 1, r if isinstance(r, str) and r else None) for n, r in enumerate(rows)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "STEP", draw.draw(st.integers(1, 5)))
+        patch.setattr(formats, "STEP", draw.draw(st.integers(1, 5)))
         groups = draw.draw(st.integers(1, 12))
         file = parquet(Path(folder, "data.parquet"), {"n": [1] * len(rows), "text": column}, row_group_size=groups)
         check_cuts(source(file), held, draw)
@@ -317,7 +317,7 @@ def test_fields_may_be_huge(tmp_path: Path):
 def test_a_quotation_mark_that_is_never_closed_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(data, "LONGEST", 1000)
+    monkeypatch.setattr(formats, "LONGEST", 1000)
     old = csv.field_size_limit(1000)
     try:
         given = source(write(tmp_path / "a.csv", 'text\n"' + "b\n" * 900 + "end"))

@@ -43,7 +43,7 @@ def names(case: list[tuple[Any, str]]) -> list[str]:
 
 @cache
 def model_of(shape: str) -> Model:
-    return build(shape)
+    return build(shape, dtype=torch.float64)
 
 
 def run(method: Any, model: Model, texts: tuple[str, ...] = TEXTS) -> Attribution:

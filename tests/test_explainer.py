@@ -40,7 +40,7 @@ def test_one_pass_methods_asked_for_together_share_one_pass():
     assert runs == [1]
     alone = [salience.explain(model, TEXTS[1], m)[0] for m in ("gradient", "input_x_gradient", "attention")]
     for a, b in zip(together, alone, strict=True):
-        assert a.scores == pytest.approx(b.scores, rel=1e-4, rel=1e-5, abs=1e-5)
+        assert a.scores == pytest.approx(b.scores, rel=1e-4, abs=1e-5)
 
 
 def test_attention_alone_needs_no_backward_pass(monkeypatch: pytest.MonkeyPatch):
@@ -197,3 +197,18 @@ def test_a_setting_for_one_method_alone():
 def test_a_setting_of_the_wrong_type_is_refused_before_anything_runs():
     with pytest.raises(BadInput, match="samples of smooth_grad takes a whole number, not 'many'"):
         salience.explain(build("bert"), TEXTS[0], "smooth_grad", samples="many")
+
+
+def test_a_label_for_each_text():
+    model = build("bert")
+    texts = ["a fine film", "a dull one", "so it goes"]
+    found = salience.explain(model, texts, "input_x_gradient", target=[2, "LABEL_0", None])
+    alone = [
+        salience.explain(model, t, "input_x_gradient", target=label)[0]
+        for t, label in zip(texts, (2, 0, None), strict=True)
+    ]
+    assert [e.target for e in found] == [e.target for e in alone]
+    for a, b in zip(found, alone, strict=True):
+        assert a.scores == pytest.approx(b.scores, rel=1e-4, abs=1e-5)
+    with pytest.raises(BadInput, match="2 labels for 3 texts"):
+        salience.explain(model, texts, target=[0, 1])

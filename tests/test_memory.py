@@ -27,7 +27,7 @@ model.budget = 10**6
 found = salience.explain(model, texts, "input_x_gradient")
 assert model.budget < 50_000, model.budget
 for a, b in zip(found[::16], expected, strict=True):
-    assert max(abs(x - y) for x, y in zip(a.scores, b.scores)) <= 1e-5 * max(map(abs, b.scores))
+    assert max(abs(x - y) for x, y in zip(a.scores, b.scores)) <= 1e-4 * max(map(abs, b.scores))
 print(model.budget)
 model.budget = 10**6
 resource.setrlimit(resource.RLIMIT_AS, (pages + 2_000_000, -1))

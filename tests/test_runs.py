@@ -98,6 +98,42 @@ def test_everyone_reads_the_parts_as_they_are(model, reviews: Path, tmp_path: Pa
     assert 0 < gap < 1
 
 
+def test_each_text_by_the_label_of_its_own(model, tmp_path: Path):
+    data = tmp_path / "labelled.jsonl"
+    named = ["negative", 1, "positive", "splendid", 0, 2.5]
+    lines = [{"text": t, "gold": label} for t, label in zip(sentences(6), named, strict=True)]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    chosen = source(str(data), label="gold")
+    run = explain_data(model, chosen, tmp_path / "run", "input_x_gradient", max_rejected=0.5)
+    assert [e.target.label for e in run] == ["negative", "positive", "positive", "negative"]
+    assert [(r.number, r.reason.partition(" 'splendid'")[0]) for r in run.rejected()] == [
+        (3, "unknown label of sentiment"),
+        (5, "its label is 2.5, where a name or a whole number can be explained"),
+    ]
+    texts = [t for i, t in enumerate(sentences(6)) if i not in (3, 5)]
+    said = salience.explain(model, texts, "input_x_gradient", target=["negative", 1, "positive", 0])
+    for ours, theirs in zip(run, said, strict=True):
+        assert ours.target == theirs.target
+        assert ours.scores == pytest.approx(theirs.scores, rel=1e-4, abs=1e-6)
+    assert estimate(model, chosen, "input_x_gradient").sample == 4
+
+
+def test_a_limit_may_grow(model, reviews: Path, tmp_path: Path):
+    explain = lambda limit: explain_data(  # noqa: E731
+        model, reviews, tmp_path / "run", "input_x_gradient", rows_per_part=20, limit=limit
+    )
+    assert len(explain(25)) == 25
+    first = parts(tmp_path / "run")["part-00000.parquet"]
+    assert len(explain(50)) == 50
+    with pytest.raises(BadInput, match="begun with limit = 50, and 30 is less"):
+        explain(30)
+    run = explain(None)
+    assert parts(run.path)["part-00000.parquet"] == first, "what was done was done again"
+    whole = explain_data(model, reviews, tmp_path / "whole", "input_x_gradient", rows_per_part=20)
+    assert parts(run.path) == parts(whole.path)
+    assert run.manifest["finished"]["texts"] == 60
+
+
 def test_pairs_and_columns_by_name(tmp_path: Path):
     from shapes import build
 
@@ -265,7 +301,7 @@ def test_two_processes_on_one_folder(model, reviews: Path, tmp_path: Path):
 
 
 def test_folders_that_cannot_be_used(model, reviews: Path, tmp_path: Path):
-    with pytest.raises(BadInput, match=r"holds reviews\.jsonl and no run"):
+    with pytest.raises(BadInput, match=r"holds reviews\.jsonl and no manifest"):
         explain_data(model, reviews, tmp_path, "input_x_gradient")
     with pytest.raises(BadInput, match="is a file"):
         explain_data(model, reviews, reviews, "input_x_gradient")

@@ -10,16 +10,31 @@ if TYPE_CHECKING:
     from salience.models.huggingface import wrap
     from salience.runner import explain_data
     from salience.runs import open_run
+    from salience.train import fit
+    from salience.trainer import SalienceTrainer
     from salience.types import Target
 
-__all__ = ["Explanation", "Target", "__version__", "explain", "explain_data", "load", "open_run", "wrap"]
+__all__ = [
+    "Explanation",
+    "SalienceTrainer",
+    "Target",
+    "__version__",
+    "explain",
+    "explain_data",
+    "fit",
+    "load",
+    "open_run",
+    "wrap",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Explanation": "salience.explanation",
+    "SalienceTrainer": "salience.trainer",
     "Target": "salience.types",
     "explain": "salience.explainer",
     "explain_data": "salience.runner",
+    "fit": "salience.train",
     "load": "salience.models",
     "open_run": "salience.runs",
     "wrap": "salience.models.huggingface",

@@ -18,6 +18,9 @@ from salience.settings import check, plain, settings_of
 from salience.types import Attribution, Encoded, Kind, Model, Output, Target, Targets, Text, on_scale
 
 AnyMethod = str | Callable[..., Any]
+Wanted = Target | Sequence[Target]
+"""One for all texts, or one for each; they differ in their labels alone."""
+
 SHOWN = 5
 """How many next tokens of a language model are listed with their probabilities."""
 
@@ -27,7 +30,7 @@ def explain(
     texts: Text | Sequence[Text],
     method: AnyMethod | Sequence[AnyMethod] = "integrated_gradients",
     *,
-    target: Target | str | int | None = None,
+    target: Target | str | int | Sequence[str | int | None] | None = None,
     against: str | int | None = None,
     kind: str = "logit",
     **settings: Any,
@@ -36,36 +39,38 @@ def explain(
 
     ``method`` is a name, a function with the shape of a method, or a list of them. Settings go to every method that
     takes them, or to one of them as ``{"lime.samples": 200}``; one that no method takes is an error. Methods that read
-    one pass share it.
+    one pass share it. ``target`` is a label, or a list with the label of each text; without one, what is predicted.
 
     >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
     """
     many: list[Text] = [cast(Text, texts)] if isinstance(texts, str | tuple) else list(texts)
-    wanted = as_target(target, against, kind)
+    several = isinstance(target, list | tuple)
+    wanted = _for_each(target, len(many), against, kind) if several else as_target(target, against, kind)
     rows = explain_each(model, many, prepare(method, settings), wanted, window=max(1, len(many)))
     return [explanation for row in rows for explanation in row]
 
 
 def explain_each(
-    model: Model, texts: Sequence[Text], asked: Sequence["Asked"], target: Target, *, window: int
+    model: Model, texts: Sequence[Text], asked: Sequence["Asked"], target: Wanted, *, window: int
 ) -> Iterator[list[Explanation]]:
     """The same, text by text as they are done: ``window`` texts at a time are packed into batches."""
     each = each_layer(model, asked)
     encoded = model.encode(texts)
     for start in range(0, len(encoded), window):
         part = encoded[start : start + window]
-        found = dict(one for batch in explain_encoded(model, part, each, target) for one in batch.items())
+        own = _of(target, range(start, start + len(part)))
+        found = dict(one for batch in explain_encoded(model, part, each, own) for one in batch.items())
         yield from (found[i] for i in range(len(part)))
 
 
 def explain_encoded(
-    model: Model, encoded: Sequence[Encoded], asked: Sequence["Asked"], target: Target
+    model: Model, encoded: Sequence[Encoded], asked: Sequence["Asked"], target: Wanted
 ) -> Iterator[dict[int, list[Explanation]]]:
     """Explanations by the number of their text, batch by batch; in smaller batches once memory has run out."""
     batches = _packed(model, encoded, range(len(encoded)))
     while batches:
         rows = batches.popleft()
-        found = _in_memory(model, [encoded[i] for i in rows], asked, target)
+        found = _in_memory(model, [encoded[i] for i in rows], asked, _of(target, rows))
         if found is None:
             batches = _packed(model, encoded, [i for batch in (rows, *batches) for i in batch])
         else:
@@ -78,7 +83,7 @@ def _packed(model: Model, encoded: Sequence[Encoded], rows: Sequence[int]) -> de
 
 
 def _in_memory(
-    model: Model, encoded: Sequence[Encoded], asked: Sequence["Asked"], target: Target
+    model: Model, encoded: Sequence[Encoded], asked: Sequence["Asked"], target: Wanted
 ) -> list[list[Explanation]] | None:
     """Explanations of one batch; None, and half the budget from now on, if memory runs out."""
     try:
@@ -151,7 +156,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def explain_batch(
-    model: Model, encoded: Sequence[Encoded], asked: Sequence[Asked], target: Target
+    model: Model, encoded: Sequence[Encoded], asked: Sequence[Asked], target: Wanted
 ) -> list[list[Explanation]]:
     """Explanations of the texts of one batch, a list per text. One-pass methods share their pass."""
     batch = model.batch(encoded)
@@ -183,22 +188,37 @@ def scale(kind: str) -> Kind:
     return cast(Kind, choose(kind, get_args(Kind), "kind"))
 
 
-def targets(model: Model, target: Target, logits: Tensor) -> Targets:
+def _for_each(labels: Sequence[str | int | None], texts: int, against: str | int | None, kind: str) -> list[Target]:
+    if len(labels) != texts:
+        raise BadInput(f"target lists {len(labels)} labels for {texts} texts; give one label, or one for each text")
+    return [as_target(label, against, kind) for label in labels]
+
+
+def _of(target: Wanted, rows: Sequence[int]) -> Wanted:
+    return target if isinstance(target, Target) else [target[i] for i in rows]
+
+
+def targets(model: Model, target: Wanted, logits: Tensor) -> Targets:
     """A Target for every row: the predicted label where none is named."""
-
-    def column(label: str | int) -> Tensor:
-        return torch.full((len(logits),), model.resolve(label), device=logits.device)
-
-    if model.link == "identity" and target.kind != "logit":
+    some = target if isinstance(target, Target) else target[0]
+    if model.link == "identity" and some.kind != "logit":
         raise BadInput(
             f"{model.name} is a regression model: its output is a number, not a probability; use kind='logit'"
         )
-    labels = logits.argmax(1) if target.label is None else column(target.label)
-    against = None if target.against is None else column(target.against)
+    named = [target.label] if isinstance(target, Target) else [one.label for one in target]
+    labels = _columns(model, named, logits)
+    against = None if some.against is None else _columns(model, [some.against], logits)
     if against is not None and bool((labels == against).any()):
-        raise BadInput(_held_against_itself(model.label(int(against[0])), named=target.label is not None))
-    found = Targets(labels, against, scale(target.kind), model.link)
+        raise BadInput(_held_against_itself(model.label(int(against[0])), named=some.label is not None))
+    found = Targets(labels, against, scale(some.kind), model.link)
     return replace(found, value=found(logits))
+
+
+def _columns(model: Model, labels: Sequence[str | int | None], logits: Tensor) -> Tensor:
+    """The column of each row's label, of which there is one for all rows or one for each."""
+    found = [-1 if label is None else model.resolve(label) for label in labels]
+    columns = torch.tensor(found, device=logits.device).expand(len(logits))
+    return torch.where(columns < 0, logits.argmax(1), columns) if None in labels else columns
 
 
 def _held_against_itself(label: str, *, named: bool) -> str:

@@ -2,11 +2,12 @@
 
 import json
 import platform
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 import salience
 from salience import data as _data
-from salience.data import Shard, Source
+from salience.data import Row, Shard, Source
 from salience.engines import local
 from salience.errors import BadInput, choose
 from salience.explainer import AnyMethod, as_target, each_layer, explain_encoded, listed, prepare, targets
@@ -101,13 +102,13 @@ def explain_data(
     with locked(folder := Path(out)):
         plan = planned(known, data, method, settings, wanted, rows_per_part, limit, here=count == 1, budget=budget)
         before = agreed(folder, plan.identity)
-        if before is not None and before["finished"] is not None:
+        if before is not None and before["finished"] is not None and before["limit"] == limit:
             return open_run(folder)
-        _begun(folder, plan, engine, [] if before is None else before["starts"])
+        _begun(folder, plan, engine, limit, before)
         parts = Parts(folder)
-        parts.prepare()
-        waiting = [shard for shard in plan.shards if shard.number not in parts.done]
-        tally = _Tally.of(parts, plan, max_rejected, report)
+        done = parts.prepare(plan.shards)
+        waiting = [shard for shard in plan.shards if shard.number not in done]
+        tally = _Tally.of(done.values(), plan, max_rejected, report)
         # Closed at once, whatever stops the run: an error may be kept, and with it what an engine has started.
         with closing(_events(plan, waiting, count, workers, address)) as events:
             for event in events:
@@ -168,9 +169,8 @@ def planned(
         "methods": {c: {"method": a.method.__name__, "settings": dict(a.settings)} for c, a in named},
         "target": asdict(target),
         "data": _data.fingerprint(source),
-        "columns": {"text": source.text, "pair": source.pair, "id": source.id},
+        "columns": {"text": source.text, "pair": source.pair, "id": source.id, "label": source.label},
         "rows_per_part": rows_per_part,
-        "limit": limit,
     }
     shards = tuple(_data.shards(source, rows=rows_per_part, limit=limit))
     return Plan(job, loaded, shards, json.loads(json.dumps(identity, default=str)), seen)
@@ -181,11 +181,14 @@ def _stats(source: Source) -> dict[str, tuple[int, int]]:
     return {file: (stat.st_size, stat.st_mtime_ns) for file, stat in found.items()}
 
 
-def _begun(folder: Path, plan: Plan, engine: str, starts: Sequence[Mapping[str, Any]]) -> None:
-    """Write the manifest, and in it this start after the earlier ones."""
+def _begun(folder: Path, plan: Plan, engine: str, limit: int | None, before: Mapping[str, Any] | None) -> None:
+    """Write the manifest, and in it this start after the earlier ones. The limit may grow from start to start."""
+    if before is not None and (limit or inf) < (before["limit"] or inf):
+        raise BadInput(f"{folder} was begun with limit = {before['limit']}, and {limit} is less; use another folder")
+    starts = [] if before is None else before["starts"]
     packages = {name: version(name) for name in ("torch", "transformers", "pyarrow")}
     start = {"time": _now(), "engine": engine, "salience": salience.__version__, **packages, "on": platform.platform()}
-    write_manifest(folder, {**plan.identity, "starts": [*starts, start], "finished": None})
+    write_manifest(folder, {**plan.identity, "limit": limit, "starts": [*starts, start], "finished": None})
 
 
 def _ended(folder: Path, plan: Plan, tally: "_Tally") -> None:
@@ -240,9 +243,9 @@ class _Tally:
     said: float = 0.0
 
     @classmethod
-    def of(cls, parts: Parts, plan: Plan, most: float, report: Callable[[Progress], None] | None) -> "_Tally":
+    def of(cls, done: Iterable[About], plan: Plan, most: float, report: Callable[[Progress], None] | None) -> "_Tally":
         tally = cls(sum(s.rows for s in plan.shards), most, report)
-        for about in parts.abouts():
+        for about in done:
             tally.before += about.texts
             tally._note(about)
         tally.texts = tally.before
@@ -341,10 +344,10 @@ def estimate(
         rows, encoded = [row for r, _, _ in read for row in r], [e for _, es, _ in read for e in es]
         if not rows:
             raise BadInput(f"none of {sum(s.rows for s in chosen)} rows from all over the data can be used")
-        _explained(worker, encoded[:2])  # the first passes of a process are slow
+        _explained(worker, rows[:2], encoded[:2])  # the first passes of a process are slow
         with _calls(plan.model) as calls:
             began = monotonic()
-            found = _explained(worker, encoded)
+            found = _explained(worker, rows, encoded)
             size = len(worker.parquet(rows, found, About(len(rows), 0, 0, ())))
             seconds = monotonic() - began
     more = sum(s.size for s in plan.shards) / sum(s.size for s in chosen)
@@ -359,8 +362,8 @@ def estimate(
     )
 
 
-def _explained(worker: Worker, encoded: Sequence[Encoded]) -> dict[int, list[Explanation]]:
-    batches = explain_encoded(worker.model, encoded, worker.asked, worker.job.target)
+def _explained(worker: Worker, rows: Sequence[Row], encoded: Sequence[Encoded]) -> dict[int, list[Explanation]]:
+    batches = explain_encoded(worker.model, encoded, worker.asked, worker.wanted(rows))
     return {number: row for batch in batches for number, row in batch.items()}
 
 

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
-from salience.data import Rejected
+from salience.data import Rejected, Shard
 from salience.errors import BadInput, SalienceError, choose
 from salience.explanation import Explanation
 from salience.work import About, Part, explanations
@@ -154,10 +154,6 @@ class Parts:
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, folder / "parts"
 
-    @property
-    def done(self) -> set[int]:
-        return {int(f.name.strip(".").partition(".")[0].removeprefix("part-")) for f in self._all()}
-
     def files(self) -> list[Path]:
         """The Parquet files, in the order of the data."""
         return sorted(self.place.glob("part-*.parquet"))
@@ -167,18 +163,28 @@ class Parts:
 
     def abouts(self) -> Iterator[About]:
         """What each part holds, from its own file."""
-        for file in self._all():
-            empty = file.suffix == ".json"
-            yield About.from_json(file.read_bytes() if empty else pq.read_schema(file).metadata[b"salience"])
+        return map(_about, self._all())
 
-    def prepare(self) -> None:
-        """Clear away what a killed process left behind, and bring the list of rejected rows up to date."""
+    def prepare(self, shards: Sequence[Shard]) -> dict[int, About]:
+        """The parts that are done, by number.
+
+        What a killed process left behind is cleared away, and so is a part that ended early at an earlier limit. The
+        list of rejected rows is brought up to date.
+        """
         self.place.mkdir(exist_ok=True)
         for leftover in self.place.glob(".*.tmp"):
             leftover.unlink()
+        rows, done = {shard.number: shard.rows for shard in shards}, dict[int, About]()
+        for file in self._all():
+            number, about = int(file.name.strip(".").partition(".")[0].removeprefix("part-")), _about(file)
+            if about.texts + len(about.rejected) == rows.get(number):
+                done[number] = about
+            else:
+                file.unlink()
         with complete(self.folder / "rejected.jsonl") as file:
-            for about in self.abouts():
+            for about in done.values():
                 file.write(_lines(about))
+        return done
 
     def commit(self, part: Part) -> None:
         """Write a part so that it is either there and complete, or not there."""
@@ -188,6 +194,10 @@ class Parts:
         if part.about.rejected:
             with (self.folder / "rejected.jsonl").open("ab") as file:
                 file.write(_lines(part.about))
+
+
+def _about(file: Path) -> About:
+    return About.from_json(file.read_bytes() if file.suffix == ".json" else pq.read_schema(file).metadata[b"salience"])
 
 
 def _lines(about: About) -> bytes:
@@ -225,14 +235,14 @@ def _sync(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Generator[None]:
-    """The folder, made if need be, for one process at a time."""
+def locked(folder: Path, mark: str = "manifest.json") -> Generator[None]:
+    """The folder, made if need be, for one process at a time. The file ``mark`` tells that it is of the right kind."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; give the name of a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "manifest.json").exists() and (others := _others(folder)):
-            raise BadInput(f"{folder} holds {others[0]} and no run; choose a new or an empty folder")
+        if not (folder / mark).exists() and (others := _others(folder)):
+            raise BadInput(f"{folder} holds {others[0]} and no {mark}; choose a new or an empty folder")
         lock = FileLock(folder / ".lock", timeout=0)
         lock.acquire()
     except Timeout:

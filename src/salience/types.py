@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -198,6 +199,10 @@ class Model(Protocol):
     @property
     def words(self) -> nn.Embedding:
         """The word embedding layer."""
+        ...
+
+    def save(self, folder: str | Path) -> None:
+        """Write it so that :func:`salience.load` reads it."""
         ...
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]: ...

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
@@ -107,12 +107,18 @@ class Worker:
     def __call__(self, shard: Shard) -> Iterator[Event]:
         rows, encoded, rejected = self.encoded(shard)
         found: dict[int, list[Explanation]] = {}
-        for batch in explain_encoded(self.model, encoded, self.asked, self.job.target):
+        for batch in explain_encoded(self.model, encoded, self.asked, self.wanted(rows)):
             found |= batch
             yield Advance(len(batch), sum(len(encoded[i]) for i in batch))
         truncated = sum(bool(e.unseen) for e in encoded)
         about = About(len(rows), sum(map(len, encoded)), truncated, tuple(rejected))
         yield Part(shard, self.parquet(rows, found, about) if rows else b"", about)
+
+    def wanted(self, rows: Sequence[Row]) -> Target | list[Target]:
+        """What is explained: the same of all texts, or of each the label that the data names."""
+        if self.job.source.label is None:
+            return self.job.target
+        return [replace(self.job.target, label=_one_label(row)) for row in rows]
 
     def parquet(self, rows: Sequence[Row], found: Mapping[int, list[Explanation]], about: About) -> bytes:
         names = columns(self.asked)
@@ -134,11 +140,19 @@ class Worker:
                     rejected.append(row)
                     continue
                 try:
+                    if row.label is not None:
+                        self.model.resolve(_one_label(row))
                     encoded += self.model.encode([row.text])
                     rows.append(row)
                 except BadInput as error:
                     rejected.append(Rejected(row.number, shard.file, row.line, str(error).removeprefix("text 0 ")))
         return rows, encoded, rejected
+
+
+def _one_label(row: Row) -> str | int:
+    if isinstance(row.label, str | int):
+        return row.label
+    raise BadInput(f"its label is {row.label!r}, where a name or a whole number can be explained")
 
 
 def _same(job: Job) -> Model:

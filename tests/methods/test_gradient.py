@@ -29,7 +29,7 @@ REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
 
 @cache
 def model_of(shape: str) -> Model:
-    return build(shape)
+    return build(shape, dtype=torch.float64)
 
 
 def one(model: Model, text: str = TEXT, target: Target = Target()) -> tuple[Batch, Targets]:  # noqa: B008

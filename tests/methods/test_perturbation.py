@@ -33,7 +33,7 @@ DECODERS = ("gpt2", "llama", "qwen3", "gpt2_lm", "llama_lm", "qwen3_lm")
 
 @cache
 def model_of(shape: str) -> Model:
-    return build(shape)
+    return build(shape, dtype=torch.float64)
 
 
 def prepared(model: Model, texts: tuple[str, ...] = TEXTS) -> tuple[Batch, Targets]:
@@ -188,7 +188,7 @@ def test_on_a_linear_model_occlusion_and_shapley_values_are_its_terms(seed: int,
 
 def with_tokens(shape: str, budget: int = 1024) -> Any:
     """A decoder whose tokenizer has an unknown and a mask token, though the model has no padding token."""
-    model = build(shape)
+    model = build(shape, dtype=torch.float64)
     tokenizer = copy.deepcopy(model.tokenizer)
     tokenizer.unk_token, tokenizer.mask_token = "t", "a"
     return dataclasses.replace(model, tokenizer=tokenizer, budget=budget)

@@ -54,7 +54,7 @@ def test_replaced_embeddings_reach_the_model_exactly(shape: str):
 
 @pytest.mark.parametrize("shape", CLASSIFIERS)
 def test_weights_read_beside_the_output_are_those_it_is_made_of(shape: str):
-    model = build(shape)
+    model = build(shape, dtype=torch.float64)
     batch = model.batch(model.encode(TEXTS))
     needs = Needs.GRADIENT | Needs.ATTENTION
     target = Targets(torch.zeros(len(batch), dtype=torch.long), None, "logit", model.link)

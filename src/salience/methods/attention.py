@@ -61,7 +61,7 @@ def attention_flow(seen: Pass, *, row: Row = "auto") -> Tensor:
     Needs: attention weights from every token to every token
     """
     steps = torch.stack([_with_residual(a, seen.batch) for a in _square(seen, "attention_flow")], 1)
-    r = _readout(seen.model, seen.batch, row)
+    r = readout(seen.model, seen.batch, row)
     flows = torch.zeros_like(r)
     for text, n in enumerate(seen.batch.mask.sum(1).tolist()):
         found = _maximum_flows(steps[text, :, :n, :n].cpu().double().numpy(), r[text, :n].cpu().double().numpy())
@@ -148,13 +148,13 @@ def _real(a: Float[Tensor, "b q t"], batch: Batch) -> Float[Tensor, "b q t"]:
 
 def _read(a: Float[Tensor, "b q t"], model: Model, batch: Batch, row: str) -> Float[Tensor, "b t"]:
     """The row that the classifier reads, or the mean of those it reads."""
-    r = _readout(model, batch, row)
+    r = readout(model, batch, row)
     if a.shape[1] != batch.width:  # a pooled model: its one query is the row
         r = torch.ones_like(r[:, :1])
     return (r[:, None] @ _real(a.float(), batch))[:, 0]
 
 
-def _readout(model: Model, batch: Batch, row: str) -> Float[Tensor, "b q"]:
+def readout(model: Model, batch: Batch, row: str) -> Float[Tensor, "b q"]:
     """The weight of each query position; rows sum to 1."""
     if choose(row, ROWS, "row") == "auto":
         return model.read_from(batch).float()

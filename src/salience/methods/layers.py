@@ -4,7 +4,6 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from math import log
 from pathlib import Path
 from typing import Literal, get_args
@@ -22,6 +21,7 @@ from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel,
 from salience.methods import quadrature
 from salience.methods.attention import SIGNS, Layer, Sign, numbered
 from salience.methods.gradient import reduced
+from salience.models import sample
 from salience.passes import Needs, Pass, differentiate, forward, one_pass
 from salience.types import Attribution, Batch, Decodes, LanguageHead, Model, Text
 
@@ -170,10 +170,12 @@ def _probabilities(
     """Of the text's own words among all words, at every real state."""
     rows = batch.mask.nonzero()[:, 0]
     P = hidden.new_zeros(*batch.ids.shape, batch.width, dtype=torch.float32)
-    P[batch.mask] = torch.cat([
-        (logits.gather(1, batch.ids[rows[part]]) - logits.logsumexp(1, keepdim=True)).exp()
-        for part, logits in _logits(head, hidden[batch.mask], budget)
-    ])
+    P[batch.mask] = torch.cat(
+        [
+            (logits.gather(1, batch.ids[rows[part]]) - logits.logsumexp(1, keepdim=True)).exp()
+            for part, logits in _logits(head, hidden[batch.mask], budget)
+        ]
+    )
     return P
 
 
@@ -260,8 +262,7 @@ def _automatic(model: Model, head: LanguageHead) -> int:
 
 
 def _sample() -> list[str]:
-    lines = files("salience.models.bundled").joinpath("sample.jsonl").read_text("utf-8").splitlines()
-    return [json.loads(line)["text"] for line in lines]
+    return [json.loads(line)["text"] for line in sample()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,10 @@
 """What is explained: one adapter per family of models."""
 
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,6 +47,60 @@ def load(
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
     )
+
+
+def sample() -> list[str]:
+    """The bundled sentences with their labels and rationales, each a line of JSON."""
+    return files("salience.models.bundled").joinpath("sample.jsonl").read_text("utf-8").splitlines()
+
+
+def load_to_train(
+    name: str | Path,
+    labels: Sequence[str] | int,
+    *,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: str = "float32",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Model:
+    """A pretrained model that is to learn these labels, or so many of any name.
+
+    A classifier that has just these labels already is taken as it is; any other model gets a new head, drawn by
+    ``seed``. Of a pooled model, which is not pretrained, all weights are drawn anew.
+    """
+    _check_device(device)
+    folder = Path(str(files("salience.models.bundled").joinpath(str(name)))) if name in BUNDLED else Path(name)
+    if _is_pooled(folder):
+        from salience.models.pooled import Pooled
+
+        pooled = Pooled.load(folder, name=str(name), device=device, dtype=dtype)
+        return pooled.fresh(pooled.labels if labels == len(pooled.labels) else _names(labels), seed)
+    from salience.models import huggingface
+
+    place = folder if folder.exists() else name
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    if _classifies(folder, labels):
+        return huggingface.load(place, name=str(name), device=device, dtype=dtype, **options)
+    return huggingface.load_to_train(
+        place, _names(labels), seed=seed, name=str(name), device=device, dtype=dtype, **options
+    )
+
+
+def _names(labels: Sequence[str] | int) -> list[str]:
+    return [str(number) for number in range(labels)] if isinstance(labels, int) else list(labels)
+
+
+def _classifies(folder: Path, labels: Sequence[str] | int) -> bool:
+    """Whether it is the folder of a classifier with these labels."""
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    heads = " ".join(config.get("architectures") or ())
+    names = list((config.get("id2label") or {}).values())
+    fits = len(names) == labels if isinstance(labels, int) else names == list(labels)
+    return "ForSequenceClassification" in heads and fits
 
 
 def _check_device(device: str | None) -> None:

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,6 +169,15 @@ class Pooled(nn.Module):
         (path / "config.json").write_text(json.dumps(asdict(self.config), indent=2), "utf-8")
         self.tokenizer.save(str(path / "tokenizer.json"))
         save_file({k: v.to(dtype).contiguous() for k, v in self.state_dict().items()}, path / "model.safetensors")
+
+    def fresh(self, labels: Sequence[str], seed: int) -> "Pooled":
+        """A model of the same shape and vocabulary for these labels, its weights drawn by ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made = Pooled(
+                replace(self.config, labels=tuple(labels)), self.tokenizer, name=self.name, budget=self.budget
+            )
+        return made.to(self.words.weight).eval()
 
     @classmethod
     def load(

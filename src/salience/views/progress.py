@@ -73,6 +73,62 @@ def silence() -> Generator[Report]:
     yield lambda _: None
 
 
+class Stages(Protocol):
+    """Work of several kinds, one after the other."""
+
+    def stage(self, what: str) -> None: ...
+    def step(self, step: Any) -> None: ...
+    def explained(self, progress: Progress) -> None: ...
+    def say(self, line: str) -> None: ...
+
+
+@contextmanager
+def stages(person: bool) -> Generator[Stages]:
+    """What is going on, on standard error: a bar under lines for a person, lines alone for a log."""
+    if not person:
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(bar_width=12), TextColumn("{task.fields[said]}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
+        yield _Bars(shown)
+
+
+class _Lines:
+    def stage(self, what: str) -> None:
+        print(what, file=sys.stderr)
+
+    def step(self, step: Any) -> None: ...
+    def explained(self, progress: Progress) -> None: ...
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+
+class _Bars:
+    def __init__(self, shown: Any) -> None:
+        self._shown, self._what = shown, ""
+        self._task = shown.add_task("", total=None, said="loading")
+
+    def stage(self, what: str) -> None:
+        self._what = what
+        self._shown.reset(self._task, total=None, said=what)
+
+    def step(self, step: Any) -> None:
+        said = f"{self._what} · epoch {step.epoch} · loss {step.loss:.3f} · λ {step.weight:.3g}"
+        self._shown.update(self._task, completed=step.step, total=step.of, said=said)
+
+    def explained(self, progress: Progress) -> None:
+        said = f"{self._what} · {_rates(progress)}"
+        self._shown.update(self._task, completed=progress.texts, total=progress.of, said=said)
+
+    def say(self, line: str) -> None:
+        self._shown.console.print(line, highlight=False)
+
+
 def _sometimes(every: float, say: Report) -> Report:
     last = monotonic()
 

@@ -1,10 +1,11 @@
 """The one adapter to Hugging Face classifiers and causal language models."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ class HuggingFace:
     tokenizer: PreTrainedTokenizerBase
     name: str
     budget: int = 0
+    call: Callable[..., Any] | None = None
+    """What is called in place of the module: a wrapper around it, such as those that train on many devices."""
     _heads: dict[str | None, Head] = field(default_factory=dict[str | None, Head], init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -226,6 +229,11 @@ class HuggingFace:
                 "those of its prediction"
             )
 
+    def save(self, folder: str | Path) -> None:
+        """Write model and tokenizer as transformers does, so that it loads them."""
+        self.module.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
     def lm_head(self, source: str | None = None) -> Head:
         """The head of the model itself or of its own checkpoint, or of the checkpoint that is named."""
         if source not in self._heads:
@@ -398,7 +406,7 @@ class HuggingFace:
 
     def _run(self, batch: Batch, options: Mapping[str, Any]) -> Any:
         with self._padding(batch) as ids:
-            return self.module(
+            return (self.call or self.module)(
                 input_ids=ids,
                 **{"attention_mask": batch.mask.long(), **self._extras(batch), **options},
             )

@@ -1,5 +1,6 @@
 """From a name or folder to a model: safely, and with errors that name the remedy."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,44 @@ def load(
         module = _module(loader, source, safe, dtype, allow_pickle)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise BadModel(_reason(str(source), error)) from error
+    placed: Any = module.eval()
+    return HuggingFace(placed.to(device or "cpu"), tokenizer, name or str(source))
+
+
+def load_to_train(
+    source: str | Path,
+    labels: Sequence[str],
+    *,
+    seed: int = 0,
+    name: str | None = None,
+    problem: str = "single_label_classification",
+    device: str | torch.device | None = None,
+    dtype: str = "float32",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> HuggingFace:
+    """A pretrained encoder or decoder as a classifier of ``labels``; its new head is drawn by ``seed``."""
+    _check_folder(str(source))
+    safe = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        tokenizer = _tokenizer(source, safe)
+        with quiet(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = AutoModelForSequenceClassification.from_pretrained(
+                source,
+                num_labels=len(labels),
+                id2label=dict(enumerate(labels)),
+                label2id={label: number for number, label in enumerate(labels)},
+                problem_type=problem,
+                ignore_mismatched_sizes=True,
+                use_safetensors=True,
+                dtype=dtype,
+                **safe,
+            )
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise BadModel(_reason(str(source), error)) from error
+    if module.config.get_text_config().pad_token_id is None:
+        module.config.pad_token_id = tokenizer.pad_token_id
     placed: Any = module.eval()
     return HuggingFace(placed.to(device or "cpu"), tokenizer, name or str(source))
 

@@ -1,0 +1,160 @@
+"""A source cut into shards, and the rows of a shard."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+
+from salience.data.formats import Opened, Record, Refused, decoded, kind, open_file
+from salience.data.values import Rejected, Row, Shard, Source
+from salience.errors import BadInput
+
+
+def shards(source: Source, *, rows: int = 1000, size: int = 2**18, limit: int | None = None) -> Iterator[Shard]:
+    """The source cut into shards, in order; always the same ones for the same data and arguments.
+
+    A shard ends with the row that fills ``rows`` rows or ``size`` bytes, and where its file ends. With ``limit`` no
+    more than that many rows are cut.
+    """
+    for name, value in {"rows": rows, "size": size, "limit": 1 if limit is None else limit}.items():
+        if value < 1:
+            raise BadInput(f"{name} is {value}; it must be at least 1")
+    return _shards(source, rows, size, limit)
+
+
+class Reader:
+    """Reads shards in any order. The file of the last one stays open, so that the next is found without a new start."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._file: str | None = None
+        self._opened: Opened | None = None
+
+    def read(self, shard: Shard) -> Iterator[Row | Rejected]:
+        """The rows of a shard, in order; the shard is in memory meanwhile."""
+        opened = self._open(shard.file)
+        records = list(islice(opened.records(shard.place, shard.line), shard.rows))
+        if len(records) < shard.rows:
+            raise BadInput(f"{shard.file} ends before row {shard.first + shard.rows}; was it changed since it was cut?")
+        for number, record in enumerate(records, shard.first):
+            yield self._checked(opened, record, number, shard.file)
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._opened is not None:
+            self._opened.close()
+        self._file = self._opened = None
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _checked(self, opened: Opened, record: Record, number: int, file: str) -> Row | Rejected:
+        try:
+            return _row(self._source, number, record.line, opened.cells(record.raw))
+        except Refused as why:
+            return Rejected(number, file, record.line, str(why))
+
+    def _open(self, file: str) -> Opened:
+        if self._opened is None or self._file != file:
+            self.close()
+            self._file, self._opened = file, open_file(self._source, file)
+        return self._opened
+
+
+def _shards(source: Source, rows: int, size: int, limit: int | None) -> Iterator[Shard]:
+    number = first = 0
+    for file in source.files or (source.name,):
+        if first == limit:
+            return
+        with closing(open_file(source, file)) as opened:
+            records = islice(opened.records(*opened.start), None if limit is None else limit - first)
+            for start, count, total in _groups(records, rows, size):
+                yield Shard(number, file, start.place, first, start.line, count, total)
+                number, first = number + 1, first + count
+
+
+def _groups(records: Iterable[Record], rows: int, size: int) -> Iterator[tuple[Record, int, int]]:
+    """Consecutive records: the first, how many, and their bytes."""
+    start, count, total = None, 0, 0
+    for record in records:
+        start, count, total = start or record, count + 1, total + record.size
+        if count == rows or total >= size:
+            yield start, count, total
+            start, count, total = None, 0, 0
+    if start is not None:
+        yield start, count, total
+
+
+def _row(source: Source, number: int, line: int, cells: Mapping[str, object]) -> Row:
+    text = _string(cells, source.text)
+    return Row(
+        number,
+        str(number) if source.id is None else str(_number_or_string(cells, source.id)),
+        text if source.pair is None else (text, _string(cells, source.pair)),
+        line,
+        None if source.label is None else _label(cells, source.label),
+        None if source.rationale is None else _rationale(cells, source, text),
+    )
+
+
+def _label(cells: Mapping[str, object], name: str) -> str | int | float | tuple[str | int, ...]:
+    value = cells.get(name)
+    if isinstance(value, list):
+        return tuple(_label({name: one}, name) for one in value)  # pyright: ignore
+    found = _number_or_string(cells, name)
+    return int(found) if isinstance(found, float) and found.is_integer() else found
+
+
+def _rationale(cells: Mapping[str, object], source: Source, text: str) -> tuple[tuple[int, int], ...] | None:
+    """Spans of characters. A row without a list of them has no rationale; one with an empty list has an empty one."""
+    value = cells.get(str(source.rationale))
+    if value is None:
+        return None
+    try:
+        spans = [(int(start), int(end)) for start, end in value]  # pyright: ignore
+    except (TypeError, ValueError):
+        raise Refused(f"column {source.rationale!r} is not a list of [start, end] spans") from None
+    places = [m.span() for m in re.finditer(r"\S+", text)] if source.spans == "words" else []
+    end_of = len(places) if source.spans == "words" else len(text)
+    for start, end in spans:
+        if not 0 <= start < end <= end_of:
+            raise Refused(f"the rationale span [{start}, {end}] lies outside the text of {end_of} {source.spans}")
+    return tuple((places[a][0], places[b - 1][1]) if places else (a, b) for a, b in spans)
+
+
+def _number_or_string(cells: Mapping[str, object], name: str) -> str | int | float:
+    value = cells.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return _string(cells, name)
+
+
+def _string(cells: Mapping[str, object], name: str) -> str:
+    """The text of a cell, if it can be one."""
+    if name not in cells:
+        raise Refused(f"no column {name!r}")
+    value = cells[name]
+    if isinstance(value, bytes):
+        value = decoded(value)
+    if not isinstance(value, str):
+        raise Refused(f"column {name!r} is not a string but {kind(value)}")
+    if not value.strip():
+        raise Refused(f"column {name!r} is empty or only white space")
+    _check_characters(value, name)
+    return value
+
+
+def _check_characters(text: str, name: str) -> None:
+    """Bytes that are not UTF-8 come as lone surrogates, and so do halves of characters from JSON."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code, at = ord(text[error.start]), error.start + 1
+        if 0xDC80 <= code <= 0xDCFF:
+            what = f"is not valid UTF-8: byte 0x{code - 0xDC00:02x} at character {at}"
+        else:
+            what = f"holds half a character, \\u{code:04x}, at character {at}"
+        raise Refused(f"column {name!r} {what}") from error

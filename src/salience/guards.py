@@ -1,0 +1,158 @@
+"""Whether training has moved attention to the explanation, and what that did to the rest: measured after each epoch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+import torch
+from scipy.stats import pearsonr, rankdata
+from torch import Tensor
+
+from salience.batching import pack
+from salience.explainer import targets
+from salience.lessons import Example
+from salience.methods import find
+from salience.metrics.faithfulness import comprehensiveness, sufficiency
+from salience.objectives import UNKNOWN, Heads, Layers, Lesson, Objective, attended
+from salience.passes import forward, frozen
+from salience.train import guides_of, labels_of
+from salience.types import Attribution, Batch, Encoded, Model, Target
+
+Packed = tuple[Sequence[Example], Sequence[Encoded]]
+
+
+def accuracy(model: Model, examples: Sequence[Example]) -> float:
+    """Share of texts whose label is predicted: all labels of a text, where there may be several.
+
+    For a regression it is the correlation of the predicted numbers with the true ones.
+    """
+    found: list[Tensor] = []
+    true: list[Tensor] = []
+    for some, encoded in packed(model, [e for e in examples if e.label is not None]):
+        found.append(forward(model, model.batch(encoded)).logits.cpu())
+        true.append(labels_of(model, some).cpu())
+    if not found:
+        return nan
+    logits, labels = torch.cat(found), torch.cat(true)
+    if model.link == "softmax":
+        return float((logits.argmax(1) == labels).float().mean())
+    if model.link == "sigmoid":
+        return float(((logits > 0) == (labels > 0.5)).all(1).float().mean())
+    return float(pearsonr(logits[:, 0].numpy(), labels[:, 0].numpy()).statistic)
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """A probe for :func:`salience.train.fit`.
+
+    ``attention_mass`` is what the attended row gives to explained tokens, ``agreement`` its rank correlation with the
+    explanation, ``held_out_agreement`` the same with a method that did not teach it. ``comprehensiveness`` and
+    ``sufficiency`` are those of attention itself: whether it explains better, or only looks better.
+    """
+
+    examples: Sequence[Example]
+    """Held out from training, with guides."""
+    objective: Objective
+    layers: Layers = "last"
+    heads: Heads = "mean"
+    held_out: str | None = "occlusion"
+    sample: int = 100
+    """Texts that the last three are measured on."""
+
+    def __call__(self, model: Model) -> Mapping[str, float]:
+        guided = [e for e in self.examples if e.guide]
+        found = {"accuracy": accuracy(model, self.examples)}
+        if guided:
+            found |= _means(self._looked(model, guided))
+            found |= _means(self._erased(model, guided[: self.sample]))
+        return found
+
+    def _looked(self, model: Model, guided: Sequence[Example]) -> Iterator[dict[str, list[float]]]:
+        for some, encoded in packed(model, guided):
+            lesson = _lesson(model, some, encoded)
+            a = attended(lesson, layers=self.layers, heads=self.heads).mean(1)
+            e = lesson.guide if lesson.guide.dim() == 2 else _of_label(lesson)
+            marked = (e > 0) & lesson.batch.content
+            told = {"attention_mass": (a * marked).sum(1).tolist(), "agreement": _agreement(a, e, lesson.batch)}
+            if self.objective.penalty is not None:
+                with torch.enable_grad(), frozen(model.module):
+                    told["penalty"] = self.objective.penalty(_lesson(model, some, encoded, graph=True)).tolist()
+            yield told
+
+    def _erased(self, model: Model, guided: Sequence[Example]) -> Iterator[dict[str, list[float]]]:
+        for some, encoded in packed(model, guided):
+            lesson = _lesson(model, some, encoded)
+            a, batch = attended(lesson, layers=self.layers, heads=self.heads).mean(1), lesson.batch
+            target = targets(
+                model, Target(kind="logit" if model.link == "identity" else "probability"), lesson.output.logits
+            )
+            told = {
+                "comprehensiveness": comprehensiveness(model, batch, a, target).tolist(),
+                "sufficiency": sufficiency(model, batch, a, target).tolist(),
+            }
+            if self.held_out is not None:
+                scores = find(self.held_out)(model, batch, target)
+                scores = scores.scores if isinstance(scores, Attribution) else scores
+                told["held_out_agreement"] = _agreement(a, scores, batch)
+            yield told
+
+
+def agreeing_heads(model: Model, examples: Sequence[Example], count: int = 4) -> list[tuple[int, int]]:
+    """The (layer, head) pairs whose attention already agrees best with the explanations."""
+    sums: Tensor | None = None
+    for some, encoded in packed(model, [e for e in examples if e.guide]):
+        lesson = _lesson(model, some, encoded)
+        views = attended(lesson, layers="all", heads="each")
+        marked = ((lesson.guide > 0) & lesson.batch.content)[:, None]
+        mass = (views * marked).sum(2).sum(0)
+        sums = mass if sums is None else sums + mass
+    if sums is None:
+        return []
+    heads = len(sums) // model.layers
+    return [(int(i) // heads + 1, int(i) % heads + 1) for i in sums.argsort(descending=True)[:count]]
+
+
+def packed(model: Model, examples: Sequence[Example]) -> Iterator[Packed]:
+    encoded = model.encode([e.text for e in examples])
+    for rows in pack([len(e) for e in encoded], model.budget):
+        yield [examples[i] for i in rows], [encoded[i] for i in rows]
+
+
+def _lesson(model: Model, examples: Sequence[Example], encoded: Sequence[Encoded], *, graph: bool = False) -> Lesson:
+    batch = model.batch(encoded)
+    if graph:
+        e = model.embed(batch).requires_grad_()
+        output = model(batch, embeddings=e, attention="differentiable")
+    else:
+        output = forward(model, batch, attention="read")
+    return Lesson(model, batch, output, labels_of(model, examples), guides_of(examples, encoded, batch.ids.device))
+
+
+def _of_label(lesson: Lesson) -> Tensor:
+    """Of explanations of every label, that of the true one."""
+    labels = lesson.labels.masked_fill(lesson.labels == UNKNOWN, 0)
+    return lesson.guide[torch.arange(len(labels)), labels]
+
+
+def _agreement(a: Tensor, b: Tensor, batch: Batch) -> list[float]:
+    """Spearman's correlation over each text's tokens; 0 where one of them is all ties."""
+    return [
+        spearman(x[kept].double().numpy(), y[kept].double().numpy())
+        for x, y, kept in zip(a.cpu(), b.cpu(), batch.content.cpu(), strict=True)
+    ]
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """The correlation of ranks, ties sharing their mean; 0 if either side is constant."""
+    x, y = (rankdata(v) - (len(v) + 1) / 2 for v in (a, b))
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / scale if scale > 0 else 0.0
+
+
+def _means(told: Iterator[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for some in told:
+        for name, values in some.items():
+            found.setdefault(name, []).extend(values)
+    return {name: float(np.mean(values)) for name, values in found.items()}

@@ -1,0 +1,229 @@
+"""Teacher, explanations, student: each variant, and what happens when it is stopped or begun differently."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+import salience
+from salience import teaching
+from salience.cli import run
+from salience.data import source
+from salience.errors import BadInput
+from salience.guards import Guards, accuracy, agreeing_heads, spearman
+from salience.lessons import Example, by_explanations, by_rationales, examples
+from salience.objectives import Objective, attention_to_explanation
+from salience.teaching import Course, Telling, teach
+from salience.train import Recipe
+from shapes import build
+from test_train import reviews
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pretrained")
+    build("bert").save(path)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for name, count in (("train", 24), ("held", 8), ("more", 8)):
+        lines = [{"id": e.id, "text": e.text, "label": e.label, "why": e.rationale} for e in reviews(count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def of(data: Path, name: str, **columns: str):
+    return source(data / f"{name}.jsonl", id="id", **({"label": "label", "rationale": "why"} | columns))
+
+
+QUICK = Recipe(epochs=2, batch=8, rate=3e-3)
+
+
+@pytest.mark.parametrize("variant", teaching.VARIANTS)
+def test_every_variant(folder: Path, data: Path, tmp_path: Path, variant: str):
+    course = Course(variant=variant, rounds=2, recipe=QUICK, weight=0.5)
+    told: list[str] = []
+    found = teach(
+        str(folder),
+        of(data, "train"),
+        tmp_path / "out",
+        course,
+        validation=of(data, "held"),
+        tests={"held": of(data, "held")},
+        telling=Telling(stage=told.append),
+    )
+    assert [e.number for e in found.epochs] == [1, 2]
+    assert 0 <= found.scores["held"] <= 1
+    measured = set(found.epochs[-1].measures)
+    assert "accuracy" in measured
+    if variant != "vanilla":
+        assert measured >= {"attention_mass", "agreement", "held_out_agreement", "comprehensiveness", "sufficiency"}
+        assert set(found.before) == measured
+        assert "teacher/held" in found.scores
+        assert any("explaining" in what for what in told)
+    plain = AutoModelForSequenceClassification.from_pretrained(found.student)
+    ours = salience.load(found.student)
+    (encoded,) = ours.encode(["a fine fox"])
+    with torch.no_grad():
+        assert torch.allclose(plain(torch.tensor([encoded.ids])).logits, ours(ours.batch([encoded])).logits, atol=1e-5)
+    again = teach(
+        str(folder),
+        of(data, "train"),
+        tmp_path / "out",
+        course,
+        validation=of(data, "held"),
+        tests={"held": of(data, "held")},
+    )
+    assert again == dataclasses.replace(found, course=again.course), "what is finished is not done again"
+    with pytest.raises(BadInput, match=r"begun with course\.weight = 0\.5, not 2\.0"):
+        teach(
+            str(folder),
+            of(data, "train"),
+            tmp_path / "out",
+            dataclasses.replace(course, weight=2.0),
+            validation=of(data, "held"),
+        )
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", ["training the teacher", "explaining", "training the student", "epoch"])
+def test_a_stopped_course_ends_as_if_it_had_not_been(folder: Path, data: Path, tmp_path: Path, at: str):
+    course = Course(recipe=QUICK)
+
+    def stage(what: str) -> None:
+        if what.startswith(at):
+            raise Stopped
+
+    def epoch(who: str, _: object) -> None:
+        if at == "epoch" and who == "student":
+            raise Stopped
+
+    whole = teach(str(folder), of(data, "train"), tmp_path / "whole", course)
+    with pytest.raises(Stopped):
+        teach(str(folder), of(data, "train"), tmp_path / "cut", course, telling=Telling(stage=stage, epoch=epoch))
+    found = teach(str(folder), of(data, "train"), tmp_path / "cut", course)
+    a, b = (salience.load(t.student).module.state_dict() for t in (whole, found))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_rationales_of_people_and_texts_without_labels(folder: Path, data: Path, tmp_path: Path):
+    course = Course(method="rationale", recipe=dataclasses.replace(QUICK, epochs=8), weight=1.0)
+    found = teach(str(folder), of(data, "train"), tmp_path / "a", course, validation=of(data, "held"))
+    assert found.epochs[-1].measures["attention_mass"] > found.before["attention_mass"] + 0.1
+    more = source(data / "more.jsonl", id="id")
+    found = teach(str(folder), of(data, "train"), tmp_path / "b", Course(recipe=QUICK), unlabelled=more)
+    assert len(salience.open_run(tmp_path / "b" / "explanations-unlabelled")) == 8
+    with pytest.raises(BadInput, match="people's rationales stay"):
+        Course(method="rationale", variant="iterative")
+
+
+def test_contrast_explains_every_label(folder: Path, data: Path, tmp_path: Path):
+    course = Course(penalty="contrast", recipe=QUICK, form="positive")
+    found = teach(str(folder), of(data, "train"), tmp_path / "out", course, validation=of(data, "held"))
+    assert sorted(f.name for f in tmp_path.glob("out/explanations-label-*")) == [
+        f"explanations-label-{i}" for i in range(2)
+    ]
+    assert found.epochs[-1].penalty < found.epochs[0].penalty
+
+
+def test_the_pooled_model_is_taught_as_well(data: Path, tmp_path: Path):
+    course = Course(recipe=dataclasses.replace(QUICK, rate=0.01))
+    found = teach("sentiment_bilstm", of(data, "train"), tmp_path / "out", course, validation=of(data, "held"))
+    assert salience.load(found.student).labels == salience.load("sentiment_bilstm").labels
+    assert found.epochs[-1].task < found.epochs[0].task
+
+
+def test_what_cannot_be_taught(folder: Path, data: Path, tmp_path: Path):
+    with pytest.raises(BadInput, match="share=0"):
+        Course(share=0)
+    with pytest.raises(BadInput, match="at least 0"):
+        Course(weight=-1)
+    with pytest.raises(BadInput, match="Did you mean 'heads'"):
+        Course(penalty_settings={"head": "each"})
+    with pytest.raises(BadInput, match="name the column of its labels"):
+        teach(str(folder), source(data / "train.jsonl"), tmp_path / "out")
+    (data / "odd.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": 1}\n')
+    with pytest.raises(BadInput, match="all names or all whole numbers"):
+        teach(str(folder), source(data / "odd.jsonl", label="label"), tmp_path / "odd")
+    (data / "bad.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "", "label": "y"}\n')
+    with pytest.raises(BadInput, match=r"1 of 2 rows .* line 2 .* empty"):
+        teach(str(folder), source(data / "bad.jsonl", label="label"), tmp_path / "bad")
+
+
+def test_explanations_of_other_texts_or_tokenizers_are_refused():
+    model = build("bert")
+    given = [Example("a", "a fine fox", 0)]
+    (right,) = salience.explain(model, "a fine fox", "input_x_gradient")
+    (guided,) = by_explanations(model, given, {"a": [right]}, share=0.4)
+    assert sum(guided.guide) == 1 or sum(guided.guide) == 2
+    with pytest.raises(BadInput, match="no explanation, the first of them 'a'"):
+        by_explanations(model, given, {"b": [right]})
+    (other,) = salience.explain(model, "a dull fox", "input_x_gradient")
+    with pytest.raises(BadInput, match="is of another text"):
+        by_explanations(model, given, {"a": [other]})
+    (foreign,) = salience.explain(build("gpt2"), "a fine fox", "input_x_gradient")
+    with pytest.raises(BadInput, match="another tokenizer"):
+        by_explanations(model, given, {"a": [foreign]})
+
+
+def test_guards_measure_what_they_say():
+    model = build("bert")
+    given = by_rationales(model, reviews(8))
+    found = Guards(given, Objective(attention_to_explanation))(model)
+    masses, penalties = [], []
+    for e in given:
+        (explained,) = salience.explain(model, e.text, "attention")
+        masses.append(sum(s for s, g in zip(explained.scores, e.guide, strict=True) if g))
+    assert found["attention_mass"] == pytest.approx(sum(masses) / len(masses), rel=1e-4)
+    assert found["accuracy"] == accuracy(model, given)
+    assert found["penalty"] > 0
+    del penalties
+    heads = agreeing_heads(model, given, 3)
+    assert len(set(heads)) == 3
+    assert all(1 <= layer <= model.layers for layer, _ in heads)
+
+
+def test_spearman_is_scipys():
+    from scipy.stats import spearmanr
+
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        a, b = (torch.randint(0, 6, (9,), generator=draw).double().numpy() for _ in range(2))
+        assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)
+    assert spearman(torch.ones(4).numpy(), torch.arange(4.0).numpy()) == 0
+
+
+def test_the_command(folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["train", "--model", str(folder), "--data", str(data / "train.jsonl"), "--out", str(tmp_path / "out")]
+    asked += [
+        "--validation",
+        str(data / "held.jsonl"),
+        "--epochs=1",
+        "--rate=0.003",
+        "--batch=8",
+        "--with",
+        "heads=each",
+    ]
+    assert run(asked) == 0
+    out, err = capsys.readouterr()
+    assert "attention mass" in out
+    assert "training the student" in err
+    assert run([*asked, "--json"]) == 0
+    finished = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert finished["event"] == "finished"
+    assert run([*asked[:-2], "--with", "heads=none"]) == 2
+    assert run([*asked, "--weight=-1"]) == 2
+    assert "at least 0" in capsys.readouterr().err
+
+
+def test_reading_examples(data: Path):
+    found = examples(of(data, "train"))
+    assert [dataclasses.replace(e, guide=None) for e in found] == reviews(24)

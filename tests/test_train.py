@@ -1,0 +1,163 @@
+"""Training: it learns, it can be stopped anywhere, and nobody else's random numbers or modes are touched."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from salience.errors import BadInput, BadModel
+from salience.lessons import Example, by_rationales
+from salience.objectives import Objective, attention_to_explanation, gradient_to_explanation
+from salience.train import Recipe, Step, fit, guides_of, labels_of
+from salience.types import Model
+from shapes import build
+
+GOOD, BAD = ["fine", "warm", "good"], ["dull", "slow", "bad"]
+
+
+def reviews(count: int = 48) -> list[Example]:
+    """Texts whose label is decided by one word, which is marked."""
+    found: list[Example] = []
+    for i in range(count):
+        word = (GOOD if i % 2 else BAD)[i % 3]
+        text = f"the quick {word} film jumps over the lazy dog" if i % 4 < 2 else f"a {word} fox"
+        at = text.index(word)
+        found.append(Example(str(i), text, i % 2, ((at, at + len(word)),)))
+    return found
+
+
+def weights(model: Model) -> dict[str, torch.Tensor]:
+    return {name: values.clone() for name, values in model.module.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+QUICK = Recipe(epochs=2, batch=8, rate=1e-3, seed=3)
+
+
+@pytest.mark.parametrize("shape", ["bert", "roberta", "distilbert", "electra", "gpt2", "pooled_bilstm"])
+@pytest.mark.parametrize("penalty", [attention_to_explanation, gradient_to_explanation])
+def test_every_architecture_learns_task_and_penalty(shape: str, penalty: object):
+    model = build(shape)
+    examples = by_rationales(model, reviews())
+    modes = [m.training for m in model.module.modules()]
+    dice = torch.random.get_rng_state()
+    steps: list[Step] = []
+    recipe = Recipe(epochs=6, batch=8, rate=3e-3, seed=3)
+    epochs = list(fit(model, examples, objective=Objective(penalty, 0.1), recipe=recipe, report=steps.append))
+    assert [e.number for e in epochs] == list(range(1, 7))
+    assert epochs[-1].task < epochs[0].task
+    assert epochs[-1].task + 0.1 * epochs[-1].penalty < epochs[0].task + 0.1 * epochs[0].penalty
+    assert [s.step for s in steps] == list(range(1, 37))
+    assert modes == [m.training for m in model.module.modules()]
+    assert torch.equal(dice, torch.random.get_rng_state())
+    assert not any(p.grad is not None and not p.grad.isfinite().all() for p in model.module.parameters())
+
+
+def test_the_same_seed_gives_the_same_model_and_another_one_another():
+    found = []
+    for seed in (3, 3, 4):
+        model = build("bert")
+        list(fit(model, reviews(), recipe=Recipe(epochs=1, batch=8, rate=1e-3, seed=seed)))
+        found.append(weights(model))
+    assert same(found[0], found[1])
+    assert not same(found[0], found[2])
+
+
+def test_a_step_in_parts_is_the_same_step():
+    found = []
+    for budget in (10_000, 25):
+        model = build("bert", dtype=torch.float64)  # gradients that are 0 but for rounding make Adam's steps random
+        for part in model.module.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        model.budget = budget
+        examples = by_rationales(model, reviews(16))
+        list(fit(model, examples, objective=Objective(attention_to_explanation), recipe=Recipe(1, 16, 1e-3)))
+        found.append(weights(model))
+    for name in found[0]:
+        assert torch.allclose(found[0][name], found[1][name], atol=1e-6), name
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [1, 5, 6, 7, 11])
+def test_training_goes_on_where_it_was_stopped(tmp_path: Path, stop: int):
+    objective = Objective(partial(attention_to_explanation, layers="all"), 0.5, "rise")
+    probe = lambda model: {"norm": float(model.words.weight.detach().norm())}  # noqa: E731
+    whole = build("bert")
+    examples = by_rationales(whole, reviews())
+    expected = list(fit(whole, examples, objective=objective, recipe=QUICK, probe=probe))
+
+    def report(step: Step) -> None:
+        if step.step == stop:
+            raise Stopped
+
+    broken = build("bert")
+    run = partial(fit, examples=examples, objective=objective, recipe=QUICK, probe=probe, folder=tmp_path, save_every=2)
+    with pytest.raises(Stopped):
+        list(run(broken, report=report))
+    again = build("bert")
+    found = list(run(again))
+    assert same(weights(whole), weights(again))
+    for a, b in zip(found, expected, strict=True):
+        assert (a.number, a.measures) == (b.number, b.measures)
+        assert (a.task, a.penalty, a.weight) == pytest.approx((b.task, b.penalty, b.weight))
+    assert list(run(build("bert"))) == found, "what is finished is not done again"
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+
+
+def test_another_training_is_not_gone_on_with(tmp_path: Path):
+    list(fit(build("bert"), reviews(), recipe=QUICK, folder=tmp_path))
+    with pytest.raises(BadInput, match="another model, or with other examples"):
+        list(fit(build("bert"), reviews(), recipe=Recipe(epochs=5), folder=tmp_path))
+    with pytest.raises(BadInput, match="another model, or with other examples"):
+        list(fit(build("bert", seed=1), reviews(), recipe=QUICK, folder=tmp_path))
+
+
+def test_a_loss_that_is_no_number_stops_with_step_and_texts(tmp_path: Path):
+    model = build("bert")
+
+    def broken(lesson) -> torch.Tensor:
+        return attention_to_explanation(lesson) * (float("nan") if steps else 1.0)
+
+    steps: list[Step] = []
+    run = fit(
+        model,
+        by_rationales(model, reviews()),
+        objective=Objective(broken),
+        recipe=QUICK,
+        folder=tmp_path,
+        report=steps.append,
+        save_every=1,
+    )
+    with pytest.raises(BadModel, match=r"not a number at step 2 of 12, in the texts \d+"):
+        list(run)
+    assert (tmp_path / "checkpoint-0000001").is_dir()
+
+
+def test_labels_and_guides():
+    model = build("bert_multi_label")
+    found = labels_of(model, [Example("a", "x", ("LABEL_0", 2)), Example("b", "y"), Example("c", "z", 1)])
+    assert found.tolist() == [[1, 0, 1], [-100] * 3, [0, 1, 0]]
+    assert labels_of(build("bert_regression"), [Example("a", "x", 2.5)]).tolist() == [[2.5]]
+    with pytest.raises(BadInput, match="learns one label"):
+        labels_of(build("bert"), [Example("a", "x", 0.5)])
+    with pytest.raises(BadInput, match="unknown label"):
+        labels_of(build("bert"), [Example("a", "x", "LABEL_9")])
+    encoded = model.encode(["a fine film", "a film"])
+    with pytest.raises(BadInput, match="not one weight for each"):
+        guides_of([Example("a", "a fine film", 0, None, (1.0,))], encoded[:1], torch.device("cpu"))
+
+
+@pytest.mark.parametrize("recipe", [{"epochs": 0}, {"batch": 0}, {"rate": 0.0}])
+def test_recipes_that_train_nothing(recipe: dict[str, float]):
+    with pytest.raises(BadInput):
+        Recipe(**recipe)
+    with pytest.raises(BadInput, match="nothing to train on"):
+        next(iter(fit(build("bert"), [])))

@@ -1,0 +1,123 @@
+"""The Trainer: the same loss as ours, with its own logging and checkpoints, in one process or two."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from transformers import TrainingArguments
+
+import salience
+from salience.errors import BadInput
+from salience.lessons import by_rationales
+from salience.objectives import Objective, attention_to_explanation
+from salience.train import lesson_of
+from shapes import build
+from test_train import reviews
+
+
+def rows(model) -> datasets.Dataset:
+    given = by_rationales(model, reviews(16))
+    encoded = model.encode([e.text for e in given])
+    return datasets.Dataset.from_list(
+        [
+            {"input_ids": list(r.ids), "attention_mask": [1] * len(r), "labels": e.label, "explanation": list(e.guide)}
+            for e, r in zip(given, encoded, strict=True)
+        ]
+    )
+
+
+def arguments(folder: Path, **options: object) -> TrainingArguments:
+    usual = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1, "seed": 1}
+    return TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **(usual | options))
+
+
+def trainer(folder: Path, model=None, **options: object) -> salience.SalienceTrainer:
+    model = model or build("bert")
+    return salience.SalienceTrainer(
+        model.module,
+        arguments(folder, **options),
+        train_dataset=rows(model),
+        eval_dataset=rows(model),
+        processing_class=model.tokenizer,
+        objective=Objective(attention_to_explanation, 0.5),
+    )
+
+
+def test_its_loss_is_the_objective(tmp_path: Path):
+    model = build("bert")
+    model.module.eval()
+    made = trainer(tmp_path, model)
+    given = by_rationales(model, reviews(16))
+    features = [dict(row) for row in rows(model)]
+    loss, outputs = made.compute_loss(model.module, made.data_collator(features), return_outputs=True)
+    objective = made.objective
+    terms = objective(lesson_of(model, given, model.encode([e.text for e in given]), objective))
+    assert float(loss) == pytest.approx(float(terms.task / 16 + 0.5 * terms.penalty / 16), rel=1e-5)
+    assert outputs["logits"].shape == (16, 3)
+
+
+def test_it_trains_logs_evaluates_and_goes_on_from_its_checkpoints(tmp_path: Path):
+    made = trainer(tmp_path / "a", save_steps=2, eval_strategy="steps", eval_steps=2)
+    made.train()
+    logged = [entry for entry in made.state.log_history if "loss" in entry]
+    assert [entry["penalty_weight"] for entry in logged] == [0.5] * 4
+    assert logged[-1]["penalty"] < logged[0]["penalty"]
+    assert sum("eval_loss" in entry for entry in made.state.log_history) == 2
+    again = trainer(tmp_path / "a", save_steps=2)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+    a, b = (t.model.state_dict() for t in (made, again))
+    assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
+
+
+def test_rows_that_do_not_fit_their_explanation(tmp_path: Path):
+    made = trainer(tmp_path)
+    feature = {"input_ids": [2, 5, 6, 3], "attention_mask": [1] * 4, "labels": 0, "explanation": [0.0, 1.0]}
+    with pytest.raises(BadInput, match=r"2 weights .* and 4 tokens"):
+        made.data_collator([feature])
+    without = made.data_collator([{k: v for k, v in feature.items() if k != "explanation"}])
+    assert not without["explanation"].any()
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+torch.set_num_threads(1)
+from test_trainer import trainer, build
+model = build("bert")
+for part in model.module.modules():
+    if isinstance(part, torch.nn.Dropout):
+        part.p = 0.0
+made = trainer(Path(sys.argv[2]), model, per_device_train_batch_size=int(sys.argv[3]))
+made.train()
+if made.is_world_process_zero():
+    Path(sys.argv[2], "log.json").write_text(json.dumps([e["loss"] for e in made.state.log_history if "loss" in e]))
+"""
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    here = str(Path(__file__).parent)
+    base = [sys.executable, str(script), here]
+    two = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    for command, name, size in ((base, "one", "8"), ([*two, *base[1:]], "two", "4")):
+        (tmp_path / name).mkdir()
+        done = subprocess.run(
+            [*command, str(tmp_path / name), size],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two_losses = (json.loads((tmp_path / name / "log.json").read_text()) for name in ("one", "two"))
+    assert len(one) == 4
+    assert two_losses == pytest.approx(one, abs=1e-4)
+    assert max(one) - min(one) > 1e-3, "nothing was learnt, so nothing was compared"

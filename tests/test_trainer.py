@@ -57,19 +57,23 @@ def test_its_loss_is_the_objective(tmp_path: Path):
     loss, outputs = made.compute_loss(model.module, made.data_collator(features), return_outputs=True)
     objective = made.objective
     terms = objective(lesson_of(model, given, model.encode([e.text for e in given]), objective))
-    assert float(loss) == pytest.approx(float(terms.task / 16 + 0.5 * terms.penalty / 16), rel=1e-5)
+    expected = terms.task / 16 + 0.5 * terms.penalty / 16
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert outputs["logits"].shape == (16, 3)
 
 
 def test_it_trains_logs_evaluates_and_goes_on_from_its_checkpoints(tmp_path: Path):
-    made = trainer(tmp_path / "a", save_steps=2, eval_strategy="steps", eval_steps=2)
+    steps = {"max_steps": 12, "save_steps": 6}
+    made = trainer(tmp_path / "a", **steps, eval_strategy="steps", eval_steps=6, eval_on_start=True)
     made.train()
     logged = [entry for entry in made.state.log_history if "loss" in entry]
-    assert [entry["penalty_weight"] for entry in logged] == [0.5] * 4
-    assert logged[-1]["penalty"] < logged[0]["penalty"]
-    assert sum("eval_loss" in entry for entry in made.state.log_history) == 2
-    again = trainer(tmp_path / "a", save_steps=2)
-    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+    assert [entry["penalty_weight"] for entry in logged] == [0.5] * 12
+    assert all(entry["penalty"] > 0 for entry in logged)
+    held = [entry["eval_loss"] for entry in made.state.log_history if "eval_loss" in entry]
+    assert len(held) == 3
+    assert held[-1] < held[0]
+    again = trainer(tmp_path / "a", **steps)
+    again.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-6"))
     a, b = (t.model.state_dict() for t in (made, again))
     assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
 
@@ -89,8 +93,9 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
-from test_trainer import trainer, build
-model = build("bert")
+import salience
+from test_trainer import trainer
+model = salience.load(sys.argv[4])
 for part in model.module.modules():
     if isinstance(part, torch.nn.Dropout):
         part.p = 0.0
@@ -104,13 +109,14 @@ if made.is_world_process_zero():
 def test_two_processes_learn_what_one_does(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
+    build("bert").save(tmp_path / "model")
     here = str(Path(__file__).parent)
     base = [sys.executable, str(script), here]
     two = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
     for command, name, size in ((base, "one", "8"), ([*two, *base[1:]], "two", "4")):
         (tmp_path / name).mkdir()
         done = subprocess.run(
-            [*command, str(tmp_path / name), size],
+            [*command, str(tmp_path / name), size, str(tmp_path / "model")],
             capture_output=True,
             text=True,
             check=False,

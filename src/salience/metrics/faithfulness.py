@@ -52,7 +52,7 @@ def sufficiency(
 
 def top(scores: Float[Tensor, "b t"], batch: Batch, share: float) -> Bool[Tensor, "b t"]:
     """The highest-scoring share of each text's tokens, at least one; of equal scores the first."""
-    order = scores.masked_fill(~batch.content, -torch.inf).argsort(1, descending=True, stable=True)
+    order = scores.masked_fill(~batch.content, -torch.inf).argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(batch.width, device=order.device).expand_as(order))
     count = (share * batch.content.sum(1)).round().clamp_min(1)
     return batch.content & (rank < count[:, None])
@@ -66,7 +66,7 @@ def _drops(
     where = torch.cat([batch.mask & False, *erased])
     text = torch.arange(len(batch), device=where.device).repeat(len(erased) + 1)
     values = torch.empty(len(text))
-    order = batch.mask.sum(1)[text].argsort(descending=True, stable=True)
+    order = batch.mask.sum(1)[text].argsort(dim=0, descending=True, stable=True)
     for part, rows in fitting(batch, text[order], model.budget):
         at = order[part]
         changed, embeddings = away(rows, where[at, : rows.width])

@@ -212,7 +212,7 @@ class HuggingFace:
             options: dict[str, Any] = {}
             if attention is not None or edit_attention is not None:
                 options = stack.enter_context(self._watched(watch))
-            found = self._run(batch, options)
+            found = self._run(batch, options, self.call)
         weights = self._weights(watch, found)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: {len(states) - 1} of {self.layers} layers could be read")
@@ -404,9 +404,9 @@ class HuggingFace:
             found = self._run(rest, options)
         return Output(self._logits(found.logits, rest), e)
 
-    def _run(self, batch: Batch, options: Mapping[str, Any]) -> Any:
+    def _run(self, batch: Batch, options: Mapping[str, Any], call: Callable[..., Any] | None = None) -> Any:
         with self._padding(batch) as ids:
-            return (self.call or self.module)(
+            return (call or self.module)(
                 input_ids=ids,
                 **{"attention_mask": batch.mask.long(), **self._extras(batch), **options},
             )

@@ -20,8 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from salience.data import formats
-from salience.data import Reader, Rejected, Row, Shard, Source, fingerprint, shards, source
+from salience.data import Reader, Rejected, Row, Shard, Source, fingerprint, formats, shards, source
 from salience.errors import BadInput
 
 BOM = b"\xef\xbb\xbf"

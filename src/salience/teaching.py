@@ -117,6 +117,7 @@ def teach(
     tests: Mapping[str, Source] | None = None,
     unlabelled: Source | None = None,
     teacher: str | Path | None = None,
+    shelf: str | Path | None = None,
     telling: Telling = Telling(),  # noqa: B008
     **options: Any,
 ) -> Taught:
@@ -124,7 +125,8 @@ def teach(
 
     ``data`` names its label column. ``validation`` is measured after every epoch and ``tests`` at the end, also those
     of other domains. ``unlabelled`` texts teach where to look alone, by the teacher's own predictions. A ``teacher``
-    that is trained already may be given as a folder. ``options`` are those of :func:`salience.models.load_to_train`.
+    that is trained already may be given as a folder, and a ``shelf`` for its explanations, so that several courses
+    share them. ``options`` are those of :func:`salience.models.load_to_train`.
 
     >>> teach("sentiment", source("train.jsonl", label="label"), "out", Course(weight=1.0))       # doctest: +SKIP
     """
@@ -132,7 +134,7 @@ def teach(
         raise BadInput("the data must name the column of its labels, as in source('train.jsonl', label='label')")
     with locked(folder := Path(out), "course.json"):
         lessons = _Lessons.read(data, validation, unlabelled)
-        school = _School(model, options, course, folder, lessons, telling, teacher)
+        school = _School(model, options, course, folder, lessons, telling, teacher, Path(shelf or folder))
         _agreed(folder, {"model": model, "options": options, "course": _plain(course), **lessons.described()})
         if (done := _result(folder)) is not None:
             return done
@@ -197,6 +199,7 @@ class _School:
     lessons: _Lessons
     telling: Telling
     given: str | Path | None
+    shelf: Path
 
     @property
     def teacher_folder(self) -> Path:
@@ -224,14 +227,14 @@ class _School:
         for number in range(1, self.course.rounds):
             into = f"round-{number}"
             if not (self.folder / into / "config.json").exists():
-                before, _ = self._taught(self._fresh(), teacher, into, f"explanations-{number}")
+                before, _ = self._taught(self._fresh(), teacher, into)
                 first = first or before
             teacher = self.folder / into
-        before, epochs = self._taught(self._fresh(), teacher, "student", f"explanations-{self.course.rounds}")
+        before, epochs = self._taught(self._fresh(), teacher)
         return first or before, epochs
 
     def _taught(
-        self, student: Model, teacher: Path | None, into: str = "student", run: str = "explanations"
+        self, student: Model, teacher: Path | None, into: str = "student"
     ) -> tuple[Mapping[str, float], list[Epoch]]:
         lessons = self.lessons
         if teacher is None:
@@ -239,24 +242,29 @@ class _School:
             before = Guards(held, self.course.objective)(student) if held else {}
             return before, self._trained(into, student, train, self.course.objective, held)
         knowing = load(teacher)
+        run = self.shelf / "explanations"
+        if teacher != self.teacher_folder:  # that of an earlier round
+            run = self.folder / f"explanations-{teacher.name}"
         train = self._guided(knowing, lessons.train, lessons.data, run)
         if lessons.unlabelled_data is not None:
             given = [replace(e, id=e.id.removeprefix("unlabelled/")) for e in lessons.unlabelled]
-            train += self._guided(knowing, given, replace(lessons.unlabelled_data, label=None), f"{run}-unlabelled")
+            train += self._guided(
+                knowing, given, replace(lessons.unlabelled_data, label=None), _beside(run, "unlabelled")
+            )
         held = lessons.validation
         if lessons.validation_data is not None:
-            held = self._guided(knowing, held, lessons.validation_data, f"{run}-validation")
+            held = self._guided(knowing, held, lessons.validation_data, _beside(run, "validation"))
         guards = Guards(held, self.course.objective) if held else None
         return guards(knowing) if guards else {}, self._trained(into, student, train, self.course.objective, held)
 
-    def _guided(self, teacher: Model, given: Sequence[Example], data: Source, run: str) -> list[Example]:
+    def _guided(self, teacher: Model, given: Sequence[Example], data: Source, run: Path) -> list[Example]:
         """The examples with the teacher's explanations, from a run folder that is made if need be."""
         course = self.course
         self.telling.now(f"explaining {len(given):,} texts")
         every = range(len(teacher.labels)) if course.penalty == "contrast" else (None,)
         rows: dict[str, list[Any]] = {}
         for label in every:
-            place = self.folder / (run if label is None else f"{run}-label-{label}")
+            place = run if label is None else _beside(run, f"label-{label}")
             source = data if label is None else replace(data, label=None)
             found = explain_data(
                 teacher, source, place, course.method, target=label, report=self.telling.explained, **course.settings
@@ -298,6 +306,22 @@ class _School:
         found = explain(model, [e.text for e in given], course.method, target=labels, **course.settings)
         rows = {e.id: [x] for e, x in zip(given, found, strict=True)}
         return by_explanations(model, given, rows, form=course.form, share=course.share)
+
+
+def _beside(run: Path, name: str) -> Path:
+    return run.with_name(f"{run.name}-{name}")
+
+
+def sweep(model: str, data: Source, out: str | Path, courses: Mapping[str, Course], **given: Any) -> dict[str, Taught]:
+    """Several courses by name that share a teacher and its explanations, such as one for each λ."""
+    folder = Path(out)
+    found: dict[str, Taught] = {}
+    teacher = given.pop("teacher", None)
+    for name, course in courses.items():
+        found[name] = teach(model, data, folder / name, course, teacher=teacher, shelf=folder / "shared", **given)
+        if teacher is None and (folder / name / "teacher").is_dir():
+            teacher = folder / name / "teacher"
+    return found
 
 
 def saved(model: Model, folder: Path) -> None:

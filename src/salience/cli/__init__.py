@@ -15,6 +15,7 @@ import salience
 from salience.cli.catalogue import methods, models
 from salience.cli.explain import explain
 from salience.cli.options import examples
+from salience.cli.papers import paper
 from salience.cli.runs import export, show
 from salience.cli.train import train
 from salience.errors import SalienceError, TruncatedText
@@ -111,5 +112,5 @@ def cli() -> None:
     """Why did the model say that, and can the explanation be believed?"""
 
 
-for command in (explain, show, export, train, methods, models):
+for command in (explain, show, export, train, paper, methods, models):
     cli.add_command(command)

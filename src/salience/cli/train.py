@@ -1,10 +1,10 @@
 """``salience train``: teacher, explanations, student."""
 
+import dataclasses
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from salience.errors import BadInput
 if TYPE_CHECKING:
     from salience.data import Source
     from salience.teaching import Taught, Telling
-    from salience.train import Epoch
+    from salience.train import Epoch, Recipe
 
 SAMPLE = "sample"
 """The sentences that come with the package, as training data."""
@@ -66,7 +66,14 @@ SAMPLE = "sample"
 @click.option("--share", type=float, default=0.2, show_default=True, help="Part of the tokens marked by `binary`.")
 @click.option("--penalty", default="attention_to_explanation", show_default=True, help="What is held to them.")
 @click.option("--with", "penalty_settings", metavar="KEY=VALUE", multiple=True, help="A setting of the penalty.")
-@click.option("--weight", type=float, default=1.0, show_default=True, metavar="λ", help="Of the penalty.")
+@click.option(
+    "--weight",
+    "weights",
+    type=float,
+    multiple=True,
+    metavar="λ",
+    help="Of the penalty; repeat to compare.  [default: 1]",
+)
 @click.option(
     "--anneal",
     type=click.Choice(["constant", "rise", "fall", "cosine"]),
@@ -75,9 +82,9 @@ SAMPLE = "sample"
     help="How λ goes.",
 )
 @click.option("--rounds", type=int, default=3, show_default=True, help="Of the variant iterative.")
-@click.option("--epochs", type=int, default=3, show_default=True)
-@click.option("--batch", type=int, default=32, show_default=True, help="Texts of a step.")
-@click.option("--rate", type=float, default=2e-5, show_default=True, help="The learning rate.")
+@click.option("--epochs", type=int, help="[default: 3; 8 for the sample]")
+@click.option("--batch", type=int, help="Texts of a step.  [default: 32; 8 for the sample]")
+@click.option("--rate", type=float, help="The learning rate.  [default: 2e-5; 1e-4 for the sample]")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--device", help="Such as cpu or cuda.  [default: cpu]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch, then the result.")
@@ -89,8 +96,7 @@ def train(**given: Any) -> None:
     the explanations: loss = task + λ · penalty. FOLDER keeps all of it; stopped, the same command goes on. The
     student, in FOLDER/student, loads in transformers like any other model.
     """
-    from salience.teaching import Course, teach
-    from salience.train import Recipe
+    from salience.teaching import Course, sweep, teach
 
     out: Path = given["out"]
     course = Course(
@@ -101,25 +107,51 @@ def train(**given: Any) -> None:
         share=given["share"],
         penalty=given["penalty"],
         penalty_settings=pairs(given["penalty_settings"]),
-        weight=given["weight"],
+        weight=given["weights"][0] if given["weights"] else 1.0,
         anneal=given["anneal"],
         rounds=given["rounds"],
-        recipe=Recipe(epochs=given["epochs"], batch=given["batch"], rate=given["rate"], seed=given["seed"]),
+        recipe=_recipe(given),
     )
     data, validation = _data(given, out)
+    place = out / "training" if given["data"] == SAMPLE else out
+    shared: dict[str, Any] = {
+        "validation": validation,
+        "tests": {name: _source(name, given) for name in given["tests"]},
+        "unlabelled": None if given["unlabelled"] is None else _source(given["unlabelled"], given, label=False),
+        "device": given["device"],
+    }
     with _told(given["as_json"], given["quiet"]) as telling:
-        found = teach(
-            given["model"],
-            data,
-            out / "training" if given["data"] == SAMPLE else out,
-            course,
-            validation=validation,
-            tests={name: _source(name, given) for name in given["tests"]},
-            unlabelled=None if given["unlabelled"] is None else _source(given["unlabelled"], given, label=False),
-            telling=telling,
-            device=given["device"],
-        )
-    _tell(found, given["as_json"], given["quiet"])
+        if len(given["weights"]) < 2:
+            found = {"": teach(given["model"], data, place, course, telling=telling, **shared)}
+        else:
+            courses = {f"weight-{w:g}": dataclasses.replace(course, weight=w) for w in given["weights"]}
+            found = sweep(given["model"], data, place, courses, telling=telling, **shared)
+    _written(found, place)
+    for name, taught in found.items():
+        _tell(name, taught, given["as_json"], given["quiet"])
+
+
+def _written(found: "Mapping[str, Taught]", place: Path) -> None:
+    """A page beside each student, and of several the chart of what they trade."""
+    from salience.runs import complete
+    from salience.views.training import page, trade_off
+
+    measured = [t for t in found.values() if t.epochs[-1].measures]
+    for taught in measured:
+        with complete(taught.folder / "report.html") as file:
+            file.write(page(taught).encode())
+    if len(measured) > 1:
+        with complete(place / "trade-off.png") as file:
+            file.write(trade_off(found, "png"))
+
+
+def _recipe(given: dict[str, Any]) -> "Recipe":
+    """What is given, and otherwise what suits: few texts and a small model need more and longer steps."""
+    from salience.train import Recipe
+
+    usual = Recipe(epochs=8, batch=8, rate=1e-4) if given["data"] == SAMPLE else Recipe()
+    chosen = {name: given[name] for name in ("epochs", "batch", "rate") if given[name] is not None}
+    return dataclasses.replace(usual, seed=given["seed"], **chosen)
 
 
 def _data(given: dict[str, Any], out: Path) -> "tuple[Source, Source | None]":
@@ -160,7 +192,7 @@ def _told(as_json: bool, quiet: bool) -> "Generator[Telling]":
     from salience.views.progress import stages
 
     if as_json:
-        yield Telling(epoch=lambda who, epoch: click.echo(json.dumps({"event": "epoch", "of": who, **asdict(epoch)})))
+        yield Telling(epoch=_event)
     elif quiet:
         yield Telling()
     else:
@@ -168,23 +200,36 @@ def _told(as_json: bool, quiet: bool) -> "Generator[Telling]":
             yield Telling(bar.stage, bar.step, bar.explained, lambda who, epoch: bar.say(_line(who, epoch)))
 
 
+def _event(who: str, epoch: "Epoch") -> None:
+    click.echo(json.dumps({"event": "epoch", "of": who, **dataclasses.asdict(epoch)}))
+
+
 def _line(who: str, epoch: "Epoch") -> str:
     told = {"loss": epoch.task, "penalty": epoch.penalty} | dict(epoch.measures)
     return f"{who} epoch {epoch.number}: " + ", ".join(f"{name} {value:.3f}" for name, value in told.items())
 
 
-def _tell(found: "Taught", as_json: bool, quiet: bool) -> None:
+def _tell(name: str, found: "Taught", as_json: bool, quiet: bool) -> None:
     if as_json:
-        facts = {"event": "finished", "student": str(found.student), "before": found.before, "scores": found.scores}
+        facts = {
+            "event": "finished",
+            "course": name,
+            "student": str(found.student),
+            "before": found.before,
+            "scores": found.scores,
+        }
         click.echo(json.dumps({**facts, "after": found.epochs[-1].measures}))
         return
+    if name:
+        click.echo(click.style(name, bold=True))
     after = found.epochs[-1].measures
     names = [name for name in after if name in found.before]
     if names:
         click.echo(f"{'':22}{'teacher':>10}{'student':>10}")
-        for name in names:
-            click.echo(f"{name.replace('_', ' '):22}{found.before[name]:10.3f}{after[name]:10.3f}")
-    for name, value in found.scores.items():
-        click.echo(f"accuracy on {name}: {value:.3f}")
+        for measure in names:
+            click.echo(f"{measure.replace('_', ' '):22}{found.before[measure]:10.3f}{after[measure]:10.3f}")
+    for data, value in found.scores.items():
+        click.echo(f"accuracy on {data}: {value:.3f}")
     if not quiet:
-        click.echo(f"the student is in {found.student}", err=True)
+        more = f", the report in {found.folder / 'report.html'}" if after else ""
+        click.echo(f"the student is in {found.student}{more}", err=True)

@@ -111,6 +111,7 @@ def run(
             validation=validation,
             tests=tests,
             teacher=teacher,
+            shelf=folder / f"explanations-seed-{seed}",
             telling=telling,
         )
 
@@ -170,17 +171,17 @@ def markdown(result: Result) -> str:
     """The poster's table beside ours."""
     others = list(result.rows[0].others)
     head = ["variant", "validation", "test", *others, "test − vanilla", "mass", "poster: validation", "poster: test"]
-    lines = [head, ["---"] * len(head)]
-    for row in result.rows:
-        lines.append(
-            [
-                row.variant,
-                str(row.validation),
-                str(row.test),
-                *(str(row.others[other]) for other in others),
-                "" if row.against_vanilla is None else f"{row.against_vanilla} (p = {row.against_vanilla.p:.2f})",
-                "" if row.mass is None else f"{row.mass.mean:.0f} %",
-                *PUBLISHED[row.variant],
-            ]
-        )
+    lines = [head, ["---"] * len(head), *(_cells(row, others) for row in result.rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(row: Row, others: Sequence[str]) -> list[str]:
+    return [
+        row.variant,
+        str(row.validation),
+        str(row.test),
+        *(str(row.others[other]) for other in others),
+        "" if row.against_vanilla is None else f"{row.against_vanilla} (p = {row.against_vanilla.p:.2f})",
+        "" if row.mass is None else f"{row.mass.mean:.0f} %",
+        *PUBLISHED[row.variant],
+    ]

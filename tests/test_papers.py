@@ -1,0 +1,97 @@
+"""Papers in miniature, and the statistics that their tables rest on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from salience.cli import run
+from salience.stats import Spread, paired_bootstrap
+from salience.views.training import page, trade_off
+from shapes import build
+from test_train import reviews
+
+
+def test_a_paired_bootstrap_sees_pairs():
+    draw = np.random.default_rng(0)
+    base = draw.normal(size=200) * 10
+    found = paired_bootstrap(base + 1 + draw.normal(size=200) * 0.5, base)
+    assert found.clear
+    assert found.low < 1 < found.high
+    assert found.high - found.low < 0.2, "the spread of the pairs was taken for that of their differences"
+    assert found.p < 0.01
+    none = paired_bootstrap(base, base + draw.normal(size=200))
+    assert not none.clear
+    assert none.p > 0.05
+    assert paired_bootstrap(base, base).p == 1
+    assert paired_bootstrap(base, base * 0.9) == paired_bootstrap(base, base * 0.9)
+
+
+def test_the_interval_holds_its_promise():
+    """Of many samples, about 95 % of the intervals hold the true difference."""
+    draw = np.random.default_rng(1)
+    held = 0
+    for i in range(200):
+        found = paired_bootstrap(draw.normal(0.3, 1, size=40), np.zeros(40), draws=500, seed=i)
+        held += found.low <= 0.3 <= found.high
+    assert 0.88 <= held / 200 <= 0.99
+
+
+def test_spread():
+    assert str(Spread((50.0, 52.0))) == "51.00 ± 1.41"
+    assert Spread((3.0,)).sd == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("paper")
+    build("bert").save(path / "model")
+    for name, count in (("train", 16), ("dev", 8), ("test", 8), ("far", 8)):
+        lines = [{"text": e.text, "label": e.label} for e in reviews(count)]
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_sallm_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["paper", "sallm", "--model", str(folder / "model"), "--out", str(tmp_path / "out"), "--rate=0.003"]
+    asked += ["--train", str(folder / "train.jsonl"), "--validation", str(folder / "dev.jsonl")]
+    asked += ["--test", str(folder / "test.jsonl"), "--other", f"far={folder / 'far.jsonl'}"]
+    assert run(asked) == 0
+    out = capsys.readouterr().out
+    for name in ("vanilla", "sallm", "fine_tuned", "iterative"):
+        assert f"| {name} |" in out
+    assert "54.22 ± 0.19" in out
+    assert "were best on validation" in out
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [row["variant"] for row in result["rows"]] == ["vanilla", "sallm", "fine_tuned", "iterative"]
+    assert result["rows"][1]["against_vanilla"]["pairs"] == 16
+    assert run(asked) == 0
+    assert capsys.readouterr().out == out, "what is finished is not done again"
+    assert run(["paper", "salm", *asked[2:]]) == 2
+    assert "Did you mean 'sallm'" in capsys.readouterr().err
+
+
+def test_a_sweep_shares_its_teacher_and_draws_what_it_trades(folder: Path, tmp_path: Path):
+    asked = ["train", "--model", str(folder / "model"), "--data", str(folder / "train.jsonl"), "--epochs=1"]
+    asked += ["--validation", str(folder / "dev.jsonl"), "--rate=0.003", "--out", str(tmp_path / "out"), "--quiet"]
+    assert run([*asked, "--weight=0.1", "--weight=5"]) == 0
+    assert (tmp_path / "out" / "trade-off.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "weight-0.1" / "teacher").is_dir()
+    assert not (tmp_path / "out" / "weight-5" / "teacher").exists()
+    report = (tmp_path / "out" / "weight-5" / "report.html").read_text()
+    assert "attention on explained tokens" in report
+    assert "<svg" in report
+    assert "http://" not in report.replace("http://www.w3.org", "")
+
+
+def test_names_in_a_report_are_text(folder: Path):
+    from salience.teaching import Taught
+    from salience.train import Epoch
+
+    odd = Taught(folder, {"method": "<b>"}, {"accuracy": 0.5}, (Epoch(1, 0, 0, 0, 0, {"accuracy": 0.7}),), {"<i>": 0.1})
+    told = page(odd, title="<script>")
+    assert "<script>" not in told
+    assert "<b>" not in told
+    assert "<i>" not in told
+    assert trade_off({"a": odd, "b": odd}, "svg", against="accuracy").startswith(b"<svg")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from salience.batching import pack
 from salience.explainer import targets
-from salience.lessons import Example
+from salience.lessons import Example, read
 from salience.methods import find
 from salience.metrics.faithfulness import comprehensiveness, sufficiency
 from salience.objectives import UNKNOWN, Heads, Layers, Lesson, Objective, attended
@@ -114,7 +114,7 @@ def agreeing_heads(model: Model, examples: Sequence[Example], count: int = 4) ->
 
 
 def packed(model: Model, examples: Sequence[Example]) -> Iterator[Packed]:
-    encoded = model.encode([e.text for e in examples])
+    encoded = read(model, examples)
     for rows in pack([len(e) for e in encoded], model.budget):
         yield [examples[i] for i in rows], [encoded[i] for i in rows]
 

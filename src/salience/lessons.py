@@ -1,11 +1,12 @@
 """Training examples, and explanations of them turned into guides: one weight per token, as the model reads the text."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from salience.data import Reader, Rejected, Source, shards
-from salience.errors import BadInput, choose
+from salience.errors import BadInput, TruncatedText, choose
 from salience.explanation import Explanation
 from salience.types import Encoded, Model, Span, Text
 
@@ -46,15 +47,25 @@ def examples(source: Source, *, limit: int | None = None, max_rejected: float = 
             f"{len(bad)} of {len(bad) + len(found)} rows of {source.name} cannot be used; the first is line "
             f"{first.line} of {first.file}: {first.reason}"
         )
+    ids = [e.id for e in found]
+    if len(set(ids)) < len(ids):
+        raise BadInput(f"{source.name} has several rows of id {max(ids, key=ids.count)!r}; ids tell texts apart")
     return found
+
+
+def read(model: Model, given: Sequence[Example]) -> list[Encoded]:
+    """The texts as the model reads them. Those that are too long are cut without a word: they come every epoch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncatedText)
+        return model.encode([e.text for e in given])
 
 
 def by_rationales(model: Model, given: Sequence[Example]) -> list[Example]:
     """Guided by what people have marked: 1 on every token that a span touches."""
-    encoded = model.encode([e.text for e in given])
+    encoded = read(model, given)
     return [
-        e if e.rationale is None else replace(e, guide=marked(e.rationale, read))
-        for e, read in zip(given, encoded, strict=True)
+        e if e.rationale is None else replace(e, guide=marked(e.rationale, seen))
+        for e, seen in zip(given, encoded, strict=True)
     ]
 
 
@@ -95,27 +106,26 @@ def by_explanations(
             f"{len(missing)} of {len(given)} examples have no explanation, the first of them {missing[0]!r}; explain "
             "the data set to its end, with the same id column"
         )
-    encoded = model.encode([e.text for e in given])
     found: list[Example] = []
-    for example, read in zip(given, encoded, strict=True):
-        guides = tuple(_guide(example, read, e, form, share) for e in rows[example.id])
+    for example, seen in zip(given, read(model, given), strict=True):
+        guides = tuple(_guide(example, seen, e, form, share) for e in rows[example.id])
         found.append(replace(example, guide=guides[0] if len(guides) == 1 else guides))
     return found
 
 
-def _guide(example: Example, read: Encoded, e: Explanation, form: str, share: float) -> tuple[float, ...]:
-    if e.text != read.text:
+def _guide(example: Example, seen: Encoded, e: Explanation, form: str, share: float) -> tuple[float, ...]:
+    if e.text != seen.text:
         raise BadInput(
-            f"the explanation of {example.id!r} is of another text: {e.text[:60]!r}, not {read.text[:60]!r}; explain "
+            f"the explanation of {example.id!r} is of another text: {e.text[:60]!r}, not {seen.text[:60]!r}; explain "
             "this data set again"
         )
-    if e.tokens != read.tokens:
+    if e.tokens != seen.tokens:
         raise BadInput(
             f"the explanation of {example.id!r} was made for another tokenizer: its tokens begin "
-            f"{' '.join(e.tokens[:6])!r}, and this model's {' '.join(read.tokens[:6])!r}; explain with a model that "
+            f"{' '.join(e.tokens[:6])!r}, and this model's {' '.join(seen.tokens[:6])!r}; explain with a model that "
             "shares this tokenizer"
         )
-    return shaped(e.scores, read.special, form, share)
+    return shaped(e.scores, seen.special, form, share)
 
 
 def shaped(scores: Sequence[float], special: Sequence[bool], form: str, share: float) -> tuple[float, ...]:

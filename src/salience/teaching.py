@@ -4,6 +4,7 @@ Everything lies in one folder and is made once: stopped at any moment, the same 
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -14,7 +15,7 @@ from salience.data import Source
 from salience.errors import BadInput, choose
 from salience.explainer import explain
 from salience.guards import Guards, accuracy
-from salience.lessons import Example, Form, by_explanations, by_rationales, examples
+from salience.lessons import Example, Form, by_explanations, by_rationales, examples, read
 from salience.models import load, load_to_train
 from salience.objectives import PENALTIES, Anneal, Objective
 from salience.runner import Progress, explain_data
@@ -136,15 +137,15 @@ def teach(
         lessons = _Lessons.read(data, validation, unlabelled)
         school = _School(model, options, course, folder, lessons, telling, teacher, Path(shelf or folder))
         _agreed(folder, {"model": model, "options": options, "course": _plain(course), **lessons.described()})
-        if (done := _result(folder)) is not None:
-            return done
-        before, epochs = school.run()
-        student = load(folder / "student")
-        scores = {name: accuracy(student, examples(source)) for name, source in (tests or {}).items()}
-        if course.variant != "vanilla" and course.method != "rationale":
-            other = load(school.teacher_folder)
-            scores |= {f"teacher/{name}": accuracy(other, examples(source)) for name, source in (tests or {}).items()}
-        return _ended(folder, Taught(folder, _plain(course), before, tuple(epochs), scores))
+        found = _result(folder)
+        if found is None:
+            before, epochs = school.run()
+            found = _ended(Taught(folder, _plain(course), before, tuple(epochs), {}))
+        untested = {name: source for name, source in (tests or {}).items() if name not in found.scores}
+        if untested:
+            telling.now(f"testing on {', '.join(untested)}")
+            found = _ended(replace(found, scores={**found.scores, **school.tested(untested)}))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,15 @@ class _School:
         start = load(self.teacher_folder) if course.variant == "fine_tuned" else self._fresh()
         return self._taught(start, self.teacher_folder)
 
+    def tested(self, tests: Mapping[str, Source]) -> dict[str, float]:
+        given = {name: examples(source) for name, source in tests.items()}
+        student = load(self.folder / "student")
+        scores = {name: accuracy(student, some) for name, some in given.items()}
+        if self.course.variant == "vanilla" or self.course.method == "rationale":
+            return scores
+        teacher = load(self.teacher_folder)
+        return scores | {f"teacher/{name}": accuracy(teacher, some) for name, some in given.items()}
+
     def _fresh(self) -> Model:
         return load_to_train(self.model, self.lessons.labels, seed=self.course.recipe.seed, **self.options)
 
@@ -276,8 +286,10 @@ class _School:
     def _trained(
         self, into: str, model: Model, train: Sequence[Example], objective: Objective, held: Sequence[Example]
     ) -> list[Epoch]:
-        """Train and save; the checkpoints go when the model is saved."""
-        self.telling.now(f"training the {into}")
+        """Train and save."""
+        cut = sum(bool(e.unseen) for e in read(model, train))
+        more = f"; {cut:,} of {len(train):,} texts are longer than it can read" if cut else ""
+        self.telling.now(f"training the {into}{more}")
         place = self.folder / f".{into}"
         held = held or self.lessons.validation
         probe = Guards(held, objective) if held else None
@@ -328,6 +340,7 @@ def saved(model: Model, folder: Path) -> None:
     """A model's folder appears when it is complete."""
     part = folder.with_name(f".{folder.name}.tmp")
     model.save(part)
+    shutil.rmtree(folder, ignore_errors=True)
     part.replace(folder)
 
 
@@ -347,15 +360,18 @@ def _agreed(folder: Path, course: Mapping[str, Any]) -> None:
         raise BadInput(f"{folder} was begun with {name} = {was!r}, not {is_now!r}; use another folder")
 
 
-def _ended(folder: Path, found: Taught) -> Taught:
+def _ended(found: Taught) -> Taught:
+    """Write the result; the checkpoints of training are no longer needed then."""
     facts = {
         "course": found.course,
         "before": found.before,
         "epochs": [asdict(e) for e in found.epochs],
         "scores": found.scores,
     }
-    with complete(folder / "result.json") as stream:
+    with complete(found.folder / "result.json") as stream:
         stream.write(json.dumps(facts, indent=1, ensure_ascii=False).encode())
+    for checkpoints in found.folder.glob(".*/"):
+        shutil.rmtree(checkpoints)
     return found
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from salience.batching import pack
 from salience.errors import BadInput, BadModel
-from salience.lessons import Example
+from salience.lessons import Example, read
 from salience.objectives import UNKNOWN, Lesson, Objective
 from salience.types import Encoded, Model
 from salience.work import digest
@@ -97,13 +97,13 @@ def fit(
     With a ``folder``, a checkpoint is kept there after every epoch and every ``save_every`` steps; called again with
     the same arguments, training goes on from it and ends with the same weights. ``probe`` measures the model after
     each epoch, and ``report`` is told of every step. ``refresh`` may change the guides of the examples, though not
-    their number or texts, before an epoch begins.
+    their number or texts, before each epoch but the first.
 
     >>> for epoch in fit(model, examples, objective=Objective(penalty, weight=1.0)): ...        # doctest: +SKIP
     """
     if not examples:
         raise BadInput("there is nothing to train on: no example was given")
-    encoded = model.encode([e.text for e in examples])
+    encoded = read(model, examples)
     state = _State.begin(model, _digest(model, examples, objective, recipe), -(-len(examples) // recipe.batch), recipe)
     place = None if folder is None else Path(folder)
     if place is not None:
@@ -111,7 +111,8 @@ def fit(
     yield from state.history
     for number in range(len(state.history) + 1, recipe.epochs + 1):
         began = monotonic()
-        examples = examples if refresh is None else refresh(model, examples)
+        if refresh is not None and number > 1:
+            examples = refresh(model, examples)
         with _training(model.module), _dice(state):
             for rows in _order(encoded, recipe, number)[state.step - (number - 1) * state.per_epoch :]:
                 said = _step(model, examples, encoded, rows, objective, state, place)
@@ -228,11 +229,12 @@ def guides_of(examples: Sequence[Example], encoded: Sequence[Encoded], device: t
     width = max(map(len, encoded))
     several = max((len(e.guide) for e in examples if e.guide and isinstance(e.guide[0], tuple)), default=0)
     rows: list[Any] = []
-    for example, read in zip(examples, encoded, strict=True):
-        guide: Any = example.guide or ((0.0,) * len(read) if not several else ((0.0,) * len(read),) * several)
+    for example, seen in zip(examples, encoded, strict=True):
+        nothing = (0.0,) * len(seen)
+        guide: Any = example.guide or ((nothing,) * several if several else nothing)
         each = guide if several else (guide,)
-        if any(len(one) != len(read) for one in each):
-            raise BadInput(f"the guide of {example.id!r} has not one weight for each of its {len(read)} tokens")
+        if any(len(one) != len(seen) for one in each):
+            raise BadInput(f"the guide of {example.id!r} has not one weight for each of its {len(seen)} tokens")
         rows.append([[*one, *(0.0,) * (width - len(one))] for one in each])
     found = torch.tensor(rows, dtype=torch.float32, device=device)
     return found if several else found[:, 0]

@@ -99,7 +99,7 @@ def _classifies(folder: Path, labels: Sequence[str] | int) -> bool:
         return False
     heads = " ".join(config.get("architectures") or ())
     names = list((config.get("id2label") or {}).values())
-    fits = len(names) == labels if isinstance(labels, int) else names == list(labels)
+    fits = len(names) == labels if isinstance(labels, int) else sorted(names) == sorted(labels)
     return "ForSequenceClassification" in heads and fits
 
 

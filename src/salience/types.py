@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from salience.words import Span
+
 Kind = Literal["logit", "probability", "log_probability"]
 Link = Literal["softmax", "sigmoid", "identity"]
 Weights = Literal["read", "differentiable"]
 """How attention weights are wanted: to be looked at, or as the part of the graph that the output is made of."""
 
-Span = tuple[int, int]
 Text = str | tuple[str, str]
 """One text, or a pair of texts such as a premise and a hypothesis."""
 

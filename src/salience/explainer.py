@@ -44,8 +44,10 @@ def explain(
     >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
     """
     many: list[Text] = [cast(Text, texts)] if isinstance(texts, str | tuple) else list(texts)
-    several = isinstance(target, list | tuple)
-    wanted = _for_each(target, len(many), against, kind) if several else as_target(target, against, kind)
+    if isinstance(target, str | int | Target | None):
+        wanted: Wanted = as_target(target, against, kind)
+    else:
+        wanted = _for_each(target, len(many), against, kind)
     rows = explain_each(model, many, prepare(method, settings), wanted, window=max(1, len(many)))
     return [explanation for row in rows for explanation in row]
 

@@ -6,7 +6,7 @@ from math import nan
 
 import numpy as np
 import torch
-from scipy.stats import pearsonr, rankdata
+from scipy.stats import rankdata
 from torch import Tensor
 
 from salience.batching import pack
@@ -39,7 +39,7 @@ def accuracy(model: Model, examples: Sequence[Example]) -> float:
         return float((logits.argmax(1) == labels).float().mean())
     if model.link == "sigmoid":
         return float(((logits > 0) == (labels > 0.5)).all(1).float().mean())
-    return float(pearsonr(logits[:, 0].numpy(), labels[:, 0].numpy()).statistic)
+    return float(np.corrcoef(logits[:, 0].numpy(), labels[:, 0].numpy())[0, 1])
 
 
 @dataclass(frozen=True, slots=True)

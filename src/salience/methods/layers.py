@@ -158,10 +158,11 @@ def _decoded(
     head: LanguageHead, hidden: Float[Tensor, "b t k"], batch: Batch, budget: int, decode: str
 ) -> Float[Tensor, "b t t"]:
     """D[t, i]: how much the state at i says the word at t. Only the columns of the text's own words are kept."""
-    P = _probabilities(head, hidden, batch, budget) if decode == "softmax" else head(hidden, batch.ids).float()
+    said = _probabilities(head, hidden, batch, budget) if decode == "softmax" else head(hidden, batch.ids).float()
     if decode == "restricted":
-        P = (P - P.masked_fill(~_first_of_its_word(batch)[:, None], -torch.inf).logsumexp(2, keepdim=True)).exp()
-    return (P * (batch.mask[:, :, None] & batch.mask[:, None])).transpose(1, 2)
+        every = said.masked_fill(~_first_of_its_word(batch)[:, None], -torch.inf)
+        said = (said - every.logsumexp(2, keepdim=True)).exp()
+    return (said * (batch.mask[:, :, None] & batch.mask[:, None])).transpose(1, 2)
 
 
 def _probabilities(

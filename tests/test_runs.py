@@ -239,6 +239,26 @@ def test_other_weights_under_the_same_name_are_refused(reviews: Path, tmp_path: 
 # ------------------------------------------------------------------------------------------------------ many workers
 
 
+def test_more_processes_are_started_where_they_pay(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from salience.engines import local
+
+    asked = lambda name: explain_data(  # noqa: E731
+        "sentiment", reviews, tmp_path / name, "input_x_gradient", rows_per_part=15, workers="auto"
+    )
+    pools: list[int] = []
+    pool = local.pool
+    monkeypatch.setattr(local, "pool", lambda job, shards, workers: pools.append(workers) or pool(job, shards, workers))
+    monkeypatch.setattr(local, "_fitting", lambda _: 2)
+    asked("short")
+    assert pools == []
+    monkeypatch.setattr(local, "PAYS", 0.0)
+    asked("long")
+    assert pools == [2]
+    assert parts(tmp_path / "short") == parts(tmp_path / "long")
+    with pytest.raises(BadInput, match="Did you mean 'auto'"):
+        explain_data("sentiment", reviews, tmp_path / "x", "gradient", workers="aut")
+
+
 def test_a_pool_of_processes_writes_the_same_files(reviews: Path, tmp_path: Path):
     seen: list[Progress] = []
     runs = [

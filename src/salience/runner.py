@@ -10,7 +10,7 @@ from importlib.metadata import version
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -78,7 +78,7 @@ def explain_data(
     against: str | int | None = None,
     kind: str = "logit",
     engine: str = "local",
-    workers: int | None = None,
+    workers: int | Literal["auto"] | None = None,
     address: str | None = None,
     budget: int | None = None,
     rows_per_part: int = 1000,
@@ -91,13 +91,15 @@ def explain_data(
 
     ``model`` is a name or folder, or a loaded model. ``data`` is a file, folder, glob or data set name, or a
     :func:`salience.data.source` with its columns named. Rows that cannot be used go to ``rejected.jsonl``; when they
-    are more than ``max_rejected`` of all, the run stops. ``report`` is told of the progress.
+    are more than ``max_rejected`` of all, the run stops. ``report`` is told of the progress. ``workers`` are processes,
+    one per GPU if left out; ``"auto"`` starts one for every core once the work turns out to be long.
 
     >>> explain_data("sentiment", "reviews.jsonl", "run", "integrated_gradients", nodes=16)     # doctest: +SKIP
     """
     _check(engine, workers, address, rows_per_part, limit)
     wanted = as_target(target, against, kind)
     known = Checkpoint(model) if isinstance(model, str) else model
+    auto, workers = workers == "auto", None if workers == "auto" else workers
     count = (workers or usual_workers(known)) if engine == "local" else 0
     with locked(folder := Path(out)):
         plan = planned(known, data, method, settings, wanted, rows_per_part, limit, here=count == 1, budget=budget)
@@ -110,7 +112,7 @@ def explain_data(
         waiting = [shard for shard in plan.shards if shard.number not in done]
         tally = _Tally.of(done.values(), plan, max_rejected, report)
         # Closed at once, whatever stops the run: an error may be kept, and with it what an engine has started.
-        with closing(_events(plan, waiting, count, workers, address)) as events:
+        with closing(_events(plan, waiting, count, workers, address, auto=auto)) as events:
             for event in events:
                 if isinstance(event, Part):
                     parts.commit(event)
@@ -133,10 +135,12 @@ class Plan:
     """Size and time of each data file when it was looked at."""
 
 
-def _check(engine: str, workers: int | None, address: str | None, rows_per_part: int, limit: int | None) -> None:
+def _check(engine: str, workers: object, address: str | None, rows_per_part: int, limit: int | None) -> None:
     choose(engine, ENGINES, "engine")
+    if isinstance(workers, str):
+        choose(workers, ("auto",), "number of workers")
     for name, value in (("workers", workers), ("rows_per_part", rows_per_part), ("limit", limit)):
-        if value is not None and value < 1:
+        if isinstance(value, int) and value < 1:
             raise BadInput(f"{name}={value} must be at least 1")
     if address is not None and engine != "ray":
         raise BadInput("an address is for the engine 'ray'; the engine 'local' is this machine")
@@ -206,7 +210,7 @@ def _now() -> str:
 
 
 def _events(
-    plan: Plan, shards: Sequence[Shard], local_workers: int, workers: int | None, address: str | None
+    plan: Plan, shards: Sequence[Shard], local_workers: int, workers: int | None, address: str | None, *, auto: bool
 ) -> Generator[Event]:
     if not shards:
         return
@@ -216,6 +220,8 @@ def _events(
         yield from ray.cluster(plan.job, shards, workers, address)
     elif local_workers > 1:
         yield from local.pool(plan.job, shards, min(len(shards), local_workers))
+    elif auto:
+        yield from local.as_it_pays(plan.model, plan.job, shards)
     else:
         yield from local.here(plan.model, plan.job, shards)
 

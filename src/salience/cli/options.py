@@ -220,8 +220,8 @@ class Whole:
     @property
     def work(self) -> dict[str, Any]:
         """What :func:`salience.explain_data` takes beside the question."""
-        names = ("engine", "workers", "address", "rows_per_part", "max_rejected", "limit")
-        return {name: getattr(self, name) for name in names}
+        names = ("engine", "address", "rows_per_part", "max_rejected", "limit")
+        return {"workers": self.workers or "auto", **{name: getattr(self, name) for name in names}}
 
 
 whole = gathered(
@@ -245,7 +245,7 @@ whole = gathered(
     ),
     click.option("--engine", default="local", show_default=True, metavar="ENGINE", help="local, or ray for a cluster."),
     click.option(
-        "--workers", type=int, metavar="N", help="Processes, or actors on a cluster.  [default: one per device]"
+        "--workers", type=int, metavar="N", help="Processes, or actors on a cluster.  [default: as many as pay]"
     ),
     click.option("--address", metavar="ADDRESS", help="The Ray cluster.  [default: one on this machine]"),
     click.option("--dry-run", is_flag=True, help="Tell what the run would cost, from a few texts, and stop."),

@@ -2,13 +2,15 @@
 
 import os
 import signal
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from time import monotonic
 
+import psutil
 import torch
 
 from salience.data import Shard
@@ -22,6 +24,34 @@ def here(model: Model, job: Job, shards: Iterable[Shard]) -> Iterator[Event]:
     with closing(Worker(job, model)) as worker:
         for shard in shards:
             yield from worker(shard)
+
+
+PAYS = 60.0
+"""Seconds of work left for which more processes are worth their start."""
+
+EACH = 2**29
+"""Bytes that a process needs beside the model's weights."""
+
+
+def as_it_pays(model: Model, job: Job, shards: Sequence[Shard]) -> Iterator[Event]:
+    """The first shard here, to see how long one takes; if the rest is long work, a process for every core.
+
+    Two processes of one thread explain about 1.4 times as much as one of two: between the matrix products, which
+    threads share, lies work that they do not.
+    """
+    began = monotonic()
+    yield from here(model, job, shards[:1])
+    rest = shards[1:]
+    left = (monotonic() - began) / shards[0].rows * sum(shard.rows for shard in rest)
+    workers = min(len(rest), _fitting(model))
+    on_cpu = isinstance(job.model, Checkpoint) and model.words.weight.device.type == "cpu"
+    yield from pool(job, rest, workers) if on_cpu and workers > 1 and left > PAYS else here(model, job, rest)
+
+
+def _fitting(model: Model) -> int:
+    """How many processes the cores, and half of the free memory, have room for."""
+    size = sum(p.numel() * p.element_size() for p in model.module.parameters())
+    return min(torch.get_num_threads(), psutil.virtual_memory().available // 2 // (size + EACH))
 
 
 def pool(job: Job, shards: Iterable[Shard], workers: int) -> Iterator[Event]:

@@ -33,7 +33,7 @@ TEXT = TEXTS[3]
 
 @cache
 def model_of(shape: str) -> Model:
-    return build(shape, dtype=torch.float64)
+    return build(shape)
 
 
 def one(model: Model, text: str = TEXT) -> tuple[Batch, Targets]:

@@ -386,8 +386,8 @@ def fitted(shape: str) -> tuple[Model, FittedHead]:
 @pytest.mark.parametrize("shape", ["bert", "pooled_bilstm"])
 def test_a_fitted_head_recovers_the_input(shape: str):
     model, head = fitted(shape)
-    assert head.recovery > 0.8
-    assert coherence(model, TEXTS, head=head)[-1].recovery > 0.8
+    assert head.recovery > 0.5
+    assert coherence(model, TEXTS, head=head)[-1].recovery > 0.5
     found = run(model, layer=1, head=head)
     assert found.settings["head"] == "fitted"
     assert found.settings["recovery"] == head.recovery

@@ -198,7 +198,7 @@ def erased(model: Model, batch: Batch, target: Targets, rows: Rows, kind: str) -
         text, where = rows.text[part], rows.where[part]
         end = int(batch.mask[text].sum(1).max())
         copies, embeddings = erase(batch.take(text).cut(slice(end)), where[:, :end])
-        values[part] = target.take(text)(forward(model, copies, embeddings=embeddings).logits)
+        values[part] = target.take(text)(forward(model, copies, embeddings=embeddings).logits).float()
     return values
 
 
@@ -230,7 +230,7 @@ def _occluded_after_prefix(
     for group in pack(lengths.tolist(), model.budget):
         texts = torch.tensor(group, device=device)
         prefix = remember(model, batch.take(texts).cut(slice(int(lengths[texts].max()))))
-        whole[texts] = target.take(texts)(prefix.logits)
+        whole[texts] = target.take(texts)(prefix.logits).float()
         place = torch.full_like(lengths, -1).index_copy(0, texts, torch.arange(len(texts), device=device))
         mine = (place[rows.text] >= 0).nonzero()[:, 0]
         left = (lengths[rows.text] - starts)[mine].tolist()
@@ -241,7 +241,7 @@ def _occluded_after_prefix(
             rest, where = _endings(batch.take(text), rows.where[part], begin, width)
             rest, embeddings = erase(rest, where)
             found = resume(model, prefix, place[text], begin, rest, embeddings=embeddings)
-            values[part] = target.take(text)(found.logits)
+            values[part] = target.take(text)(found.logits).float()
     return whole, values
 
 

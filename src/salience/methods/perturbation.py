@@ -209,7 +209,7 @@ def occluded(
     if isinstance(model, SharesPrefix) and model.shares_prefix(batch):
         return _occluded_after_prefix(model, batch, target, rows, kind)
     if target.value is not None:
-        return target.value, erased(model, batch, target, rows, kind)
+        return target.value.float(), erased(model, batch, target, rows, kind)
     every = torch.arange(len(batch), device=batch.ids.device)
     intact = torch.zeros_like(batch.mask)
     both = Rows(torch.cat([every, rows.text]), torch.cat([intact, rows.where]))

@@ -134,7 +134,11 @@ def _texts(words: Sequence[Words], angle: int, pixels: Mapping[str, Any]) -> "It
 
 def picture(explanations: Sequence[Explanation], kind: str, *, level: str = "word") -> bytes:
     """A PNG or an SVG."""
-    made = chart(explanations, level=level)
+    return drawn(chart(explanations, level=level), kind)
+
+
+def drawn(made: Any, kind: str) -> bytes:
+    """An altair chart as the bytes of a PNG or an SVG."""
     if choose(kind, KINDS, "kind of picture") == "svg":
         text = StringIO()
         made.save(text, format="svg")

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from html import escape
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from salience.errors import BadInput
+from salience.views.charts import drawn
 
 if TYPE_CHECKING:
     from salience.teaching import Taught
@@ -35,14 +35,14 @@ def page(found: "Taught", *, title: str = "Trained with explanations") -> str:
     course = "".join(
         f"<tr><th scope=row>{escape(k)}</th><td>{escape(str(v))}</td></tr>" for k, v in found.course.items()
     )
-    drawn = through_epochs(found, "svg").decode()
+    chart = through_epochs(found, "svg").decode()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
         f"<table><thead><tr><th></th><th>teacher</th><th>student</th></tr></thead><tbody>{rows}{scores}</tbody></table>"
-        f"<h2>Through the epochs</h2><figure>{drawn}</figure><h2>The course</h2><table>{course}</table>"
+        f"<h2>Through the epochs</h2><figure>{chart}</figure><h2>The course</h2><table>{course}</table>"
         "</main></body></html>\n"
     )
 
@@ -92,19 +92,6 @@ def trade_off(found: "Mapping[str, Taught]", kind: str, *, against: str = "agree
     )
     points = base.mark_point(filled=True, size=70, color="#2f6f9f")
     return drawn(points + base.mark_text(align="left", dx=8).encode(text="course:N"), kind)
-
-
-def drawn(chart: Any, kind: str) -> bytes:
-    """A chart as an SVG or PNG file."""
-    if kind == "svg":
-        text = StringIO()
-        chart.save(text, format="svg")
-        return text.getvalue().encode()
-    from io import BytesIO
-
-    out = BytesIO()
-    chart.save(out, format="png", ppi=144)
-    return out.getvalue()
 
 
 _STYLE = """

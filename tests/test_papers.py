@@ -38,8 +38,31 @@ def test_the_interval_holds_its_promise():
     assert 0.88 <= held / 200 <= 0.99
 
 
+def test_seeds_that_answer_alike_are_not_so_many_texts():
+    """Five copies of the same answers say no more than one of them; five seeds that differ say more of the seeds."""
+    draw = np.random.default_rng(2)
+    once = draw.normal(0.3, 1, size=(1, 50))
+    one, copies = paired_bootstrap(once, 0 * once), paired_bootstrap(np.repeat(once, 5, 0), np.zeros((5, 50)))
+    assert copies.mean == pytest.approx(one.mean)
+    assert copies.high - copies.low == pytest.approx(one.high - one.low, rel=0.05)
+    assert copies.pairs == 50
+    seeds = draw.normal(0, 1, size=(5, 1)) + np.zeros((5, 50))
+    apart = paired_bootstrap(seeds, 0 * seeds)
+    assert apart.high - apart.low > 0.5, "seeds were not drawn anew"
+
+
+def test_one_seed_is_the_plain_bootstrap():
+    from scipy.stats import bootstrap
+
+    d = np.random.default_rng(3).normal(0.3, 1, size=60)
+    ours = paired_bootstrap(d, 0 * d)
+    theirs = bootstrap((d,), np.mean, method="percentile", n_resamples=10_000, rng=0).confidence_interval
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
+
+
 def test_spread():
     assert str(Spread((50.0, 52.0))) == "51.00 ± 1.41"
+    assert f"{Spread((50.0, 52.0)):.0f}" == "51 ± 1"
     assert Spread((3.0,)).sd == 0
 
 
@@ -65,11 +88,34 @@ def test_sallm_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert "were best on validation" in out
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert [row["variant"] for row in result["rows"]] == ["vanilla", "sallm", "fine_tuned", "iterative"]
-    assert result["rows"][1]["against_vanilla"]["pairs"] == 16
+    assert result["rows"][1]["against_vanilla"]["pairs"] == 8
+    assert set(result["rows"][0]["measures"]) == set(result["rows"][1]["measures"]) >= {"attention_mass", "agreement"}
+    assert "attention mass" in out
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "54.22 ± 0.19" in report
+    assert "<svg" in report
     assert run(asked) == 0
     assert capsys.readouterr().out == out, "what is finished is not done again"
     assert run(["paper", "salm", *asked[2:]]) == 2
     assert "Did you mean 'sallm'" in capsys.readouterr().err
+
+
+def test_several_trainings_at_a_time_come_to_the_same(folder: Path, tmp_path: Path):
+    from salience.data import source
+    from salience.papers.sallm import Size, run
+    from salience.train import Recipe
+
+    parts = [source(folder / f"{name}.jsonl", label="label") for name in ("train", "dev", "test")]
+    size = Size(seeds=1, epochs=1, weights=(1.0, 2.0), shares=(0.2,))
+    one, two = (
+        run(str(folder / "model"), *parts, tmp_path / str(n), size=size, recipe=Recipe(rate=0.003), workers=n)
+        for n in (1, 2)
+    )
+    assert [row.test for row in two.rows] == [row.test for row in one.rows]
+    for row, other in zip(one.rows, two.rows, strict=True):
+        assert row.measures["penalty" if row.variant != "vanilla" else "accuracy"].mean == pytest.approx(
+            other.measures["penalty" if row.variant != "vanilla" else "accuracy"].mean, abs=1e-4
+        )
 
 
 def test_a_sweep_shares_its_teacher_and_draws_what_it_trades(folder: Path, tmp_path: Path):

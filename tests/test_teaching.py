@@ -44,6 +44,22 @@ def of(data: Path, name: str, **columns: str):
 QUICK = Recipe(epochs=2, batch=8, rate=3e-3)
 
 
+def test_heads_that_agree_already_are_found_and_taught(folder: Path, data: Path, tmp_path: Path):
+    told: list[str] = []
+    course = Course(penalty_settings={"heads": "agreeing"}, recipe=QUICK)
+    found = teach(
+        str(folder),
+        of(data, "train"),
+        tmp_path,
+        course,
+        validation=of(data, "held"),
+        telling=Telling(stage=told.append),
+    )
+    (said,) = [what for what in told if what.startswith("teaching the heads")]
+    assert len(said.split(", ")) == 4
+    assert found.epochs[-1].penalty < found.epochs[0].penalty
+
+
 @pytest.mark.parametrize("variant", teaching.VARIANTS)
 def test_every_variant(folder: Path, data: Path, tmp_path: Path, variant: str):
     course = Course(variant=variant, rounds=2, recipe=QUICK, weight=0.5)

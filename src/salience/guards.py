@@ -1,11 +1,13 @@
 """Whether training has moved attention to the explanation, and what that did to the rest: measured after each epoch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import nan
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from scipy.stats import rankdata
 from torch import Tensor
 
@@ -27,14 +29,20 @@ def accuracy(model: Model, examples: Sequence[Example]) -> float:
 
     For a regression it is the correlation of the predicted numbers with the true ones.
     """
-    found: list[Tensor] = []
-    true: list[Tensor] = []
-    for some, encoded in packed(model, [e for e in examples if e.label is not None]):
-        found.append(forward(model, model.batch(encoded)).logits.cpu())
-        true.append(labels_of(model, some).cpu())
-    if not found:
+    answers = [
+        (forward(model, model.batch(encoded)).logits, labels_of(model, some))
+        for some, encoded in packed(model, [e for e in examples if e.label is not None])
+    ]
+    return _accuracy(model, answers)
+
+
+def _accuracy(model: Model, answers: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Of logits and labels, batch by batch."""
+    if not answers:
         return nan
-    logits, labels = torch.cat(found), torch.cat(true)
+    logits, labels = (torch.cat([side.detach().cpu() for side in sides]) for sides in zip(*answers, strict=True))
+    known = (labels != UNKNOWN).reshape(len(labels), -1).all(1)
+    logits, labels = logits[known], labels[known]
     if model.link == "softmax":
         return float((logits.argmax(1) == labels).float().mean())
     if model.link == "sigmoid":
@@ -62,23 +70,28 @@ class Guards:
 
     def __call__(self, model: Model) -> Mapping[str, float]:
         guided = [e for e in self.examples if e.guide]
-        found = {"accuracy": accuracy(model, self.examples)}
-        if guided:
-            found |= _means(self._looked(model, guided))
-            found |= _means(self._erased(model, guided[: self.sample]))
-        return found
+        if not guided:
+            return {"accuracy": accuracy(model, self.examples)}
+        answers: list[tuple[Tensor, Tensor]] = []
+        looked: list[dict[str, list[float]]] = []
+        for some, encoded in packed(model, self.examples):
+            with frozen(model.module):
+                lesson = _lesson(model, some, encoded, graph=self.objective.penalty is not None)
+                answers.append((lesson.output.logits.detach(), lesson.labels))
+                looked.append(self._looked(lesson))
+        erased = self._erased(model, guided[: self.sample])
+        return {"accuracy": _accuracy(model, answers), **_means(looked), **_means(erased)}
 
-    def _looked(self, model: Model, guided: Sequence[Example]) -> Iterator[dict[str, list[float]]]:
-        for some, encoded in packed(model, guided):
-            lesson = _lesson(model, some, encoded)
-            a = attended(lesson, layers=self.layers, heads=self.heads).mean(1)
-            e = lesson.guide if lesson.guide.dim() == 2 else _of_label(lesson)
-            marked = (e > 0) & lesson.batch.content
-            told = {"attention_mass": (a * marked).sum(1).tolist(), "agreement": _agreement(a, e, lesson.batch)}
-            if self.objective.penalty is not None:
-                with torch.enable_grad(), frozen(model.module):
-                    told["penalty"] = self.objective.penalty(_lesson(model, some, encoded, graph=True)).tolist()
-            yield told
+    def _looked(self, lesson: Lesson) -> dict[str, list[float]]:
+        a = attended(lesson, layers=self.layers, heads=self.heads).mean(1).detach()
+        e = _explained(lesson)
+        marked = (e > 0) & lesson.batch.content
+        told = {"attention_mass": (a * marked).sum(1).tolist(), "agreement": _agreement(a, e, lesson.batch)}
+        if self.objective.penalty is not None:
+            with torch.enable_grad():
+                told["penalty"] = self.objective.penalty(lesson).tolist()
+        guided = lesson.guided.tolist()
+        return {name: list(compress(values, guided)) for name, values in told.items()}
 
     def _erased(self, model: Model, guided: Sequence[Example]) -> Iterator[dict[str, list[float]]]:
         for some, encoded in packed(model, guided):
@@ -104,7 +117,7 @@ def agreeing_heads(model: Model, examples: Sequence[Example], count: int = 4) ->
     for some, encoded in packed(model, [e for e in examples if e.guide]):
         lesson = _lesson(model, some, encoded)
         views = attended(lesson, layers="all", heads="each")
-        marked = ((lesson.guide > 0) & lesson.batch.content)[:, None]
+        marked = ((_explained(lesson) > 0) & lesson.batch.content)[:, None]
         mass = (views * marked).sum(2).sum(0)
         sums = mass if sums is None else sums + mass
     if sums is None:
@@ -122,15 +135,17 @@ def packed(model: Model, examples: Sequence[Example]) -> Iterator[Packed]:
 def _lesson(model: Model, examples: Sequence[Example], encoded: Sequence[Encoded], *, graph: bool = False) -> Lesson:
     batch = model.batch(encoded)
     if graph:
-        e = model.embed(batch).requires_grad_()
-        output = model(batch, embeddings=e, attention="differentiable")
+        with torch.enable_grad():
+            output = model(batch, embeddings=model.embed(batch).requires_grad_(), attention="differentiable")
     else:
         output = forward(model, batch, attention="read")
     return Lesson(model, batch, output, labels_of(model, examples), guides_of(examples, encoded, batch.ids.device))
 
 
-def _of_label(lesson: Lesson) -> Tensor:
-    """Of explanations of every label, that of the true one."""
+def _explained(lesson: Lesson) -> Float[Tensor, "b t"]:
+    """The explanation; where there is one of every label, that of the true label."""
+    if lesson.guide.dim() == 2:
+        return lesson.guide
     labels = lesson.labels.masked_fill(lesson.labels == UNKNOWN, 0)
     return lesson.guide[torch.arange(len(labels)), labels]
 
@@ -150,7 +165,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float:
     return float(x @ y) / scale if scale > 0 else 0.0
 
 
-def _means(told: Iterator[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+def _means(told: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for some in told:
         for name, values in some.items():

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from salience.data import Source
 from salience.errors import BadInput, choose
 from salience.explainer import explain
-from salience.guards import Guards, accuracy
+from salience.guards import Guards, accuracy, agreeing_heads
 from salience.lessons import Example, Form, by_explanations, by_rationales, examples, read
 from salience.models import load, load_to_train
 from salience.objectives import PENALTIES, Anneal, Objective
@@ -26,6 +26,9 @@ from salience.types import Model
 
 Variant = Literal["vanilla", "sallm", "fine_tuned", "iterative", "refreshed"]
 VARIANTS = get_args(Variant)
+
+AGREEING = 500
+"""Texts by which heads that agree with the explanations are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +252,9 @@ class _School:
         lessons = self.lessons
         if teacher is None:
             train, held = by_rationales(student, lessons.train), by_rationales(student, lessons.validation)
-            before = Guards(held, self.course.objective)(student) if held else {}
-            return before, self._trained(into, student, train, self.course.objective, held)
+            objective = self._objective(student, train)
+            before = Guards(held, objective)(student) if held else {}
+            return before, self._trained(into, student, train, objective, held)
         knowing = load(teacher)
         run = self.shelf / "explanations"
         if teacher != self.teacher_folder:  # that of an earlier round
@@ -264,8 +268,18 @@ class _School:
         held = lessons.validation
         if lessons.validation_data is not None:
             held = self._guided(knowing, held, lessons.validation_data, _beside(run, "validation"))
-        guards = Guards(held, self.course.objective) if held else None
-        return guards(knowing) if guards else {}, self._trained(into, student, train, self.course.objective, held)
+        objective = self._objective(student, train)
+        before = Guards(held, objective)(knowing) if held else {}
+        return before, self._trained(into, student, train, objective, held)
+
+    def _objective(self, student: Model, train: Sequence[Example]) -> Objective:
+        """That of the course; ``heads="agreeing"`` becomes the heads of the student that agree already."""
+        settings = self.course.penalty_settings
+        if settings.get("heads") != "agreeing":
+            return self.course.objective
+        heads = agreeing_heads(student, [e for e in train if e.guide][:AGREEING])
+        self.telling.now(f"teaching the heads {', '.join(f'{layer}.{head}' for layer, head in heads)}")
+        return replace(self.course, penalty_settings={**settings, "heads": heads}).objective
 
     def _guided(self, teacher: Model, given: Sequence[Example], data: Source, run: Path) -> list[Example]:
         """The examples with the teacher's explanations, from a run folder that is made if need be."""

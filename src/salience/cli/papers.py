@@ -13,7 +13,8 @@ from salience.errors import BadInput
 @click.command(
     epilog=examples(
         "salience paper sallm --model my-encoder --train sst5.jsonl --validation dev.jsonl --test test.jsonl --out out",
-        "salience paper sallm ... --size full --other imdb=imdb.jsonl      (hours; stopped, it goes on)",
+        "salience paper sallm ... --size full --workers 2      (hours; stopped, it goes on)",
+        "salience paper sallm ... --other imdb=imdb.jsonl",
     )
 )
 @click.argument("name")
@@ -26,15 +27,17 @@ from salience.errors import BadInput
 @click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where all of it goes.")
 @click.option("--size", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
 @click.option("--rate", type=float, default=2e-5, show_default=True, help="The learning rate.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Trainings at a time.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def paper(name: str, **given: Any) -> None:
     """Run the protocol of the paper NAME and print its table. Known: sallm."""
     from salience.papers import find
-    from salience.papers.sallm import SIZES, markdown
+    from salience.papers.sallm import SIZES, compared, looked, markdown
     from salience.runs import complete
     from salience.teaching import Telling
     from salience.train import Recipe
     from salience.views.progress import stages
+    from salience.papers.reports import sallm
 
     run = find(name)
     with stages(sys.stderr.isatty() and not given["quiet"]) as bar:
@@ -47,14 +50,18 @@ def paper(name: str, **given: Any) -> None:
             size=SIZES[given["size"]],
             others=dict(_named(other, given) for other in given["others"]),
             recipe=Recipe(rate=given["rate"]),
+            workers=given["workers"],
             say=say,
             telling=telling,
         )
-    table = markdown(result)
-    with complete(given["out"] / "table.md") as file:
-        file.write(f"{table}\n".encode())
-    click.echo(table)
+    tables = "\n\n".join(markdown(table) for table in (compared(result), looked(result)))
+    for file_name, text in (("tables.md", f"{tables}\n"), ("report.html", sallm(result))):
+        with complete(given["out"] / file_name) as file:
+            file.write(text.encode())
+    click.echo(tables)
     click.echo(f"λ = {result.chosen['weight']:g} and a share of {result.chosen['share']:g} were best on validation")
+    if not given["quiet"]:
+        click.echo(f"the report is in {given['out'] / 'report.html'}", err=True)
 
 
 def _named(text: str, given: dict[str, Any]) -> Any:

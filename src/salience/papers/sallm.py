@@ -5,10 +5,15 @@ and the share of marked tokens are not published: both are chosen here on the va
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
+
+import numpy as np
+import torch
 
 from salience.data import Source
 from salience.guards import packed
@@ -29,6 +34,9 @@ PUBLISHED = {
 }
 """Validation and test accuracy in the poster: BERT-base, SST-5, 3 seeds, mean ± standard deviation."""
 
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""The heading and the rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -38,28 +46,32 @@ class Size:
     epochs: int
     weights: tuple[float, ...]
     shares: tuple[float, ...]
-    rounds: int
 
 
 SIZES = {
-    "quick": Size(seeds=2, epochs=1, weights=(1.0,), shares=(0.2,), rounds=2),
-    "full": Size(seeds=5, epochs=2, weights=(0.1, 1.0), shares=(0.1, 0.3), rounds=2),
+    "quick": Size(seeds=2, epochs=1, weights=(1.0,), shares=(0.2,)),
+    "full": Size(seeds=5, epochs=2, weights=(0.1, 1.0), shares=(0.1, 0.3)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant over all seeds, in per cent."""
+    """One variant over all seeds."""
 
     variant: str
-    validation: Spread
     test: Spread
+    """Accuracy in per cent, as all of them."""
     others: Mapping[str, Spread]
-    """Test accuracy on other data."""
-    mass: Spread | None
-    """Attention on the explained tokens."""
+    """Accuracy on other data."""
+    measures: Mapping[str, Spread]
+    """What the guards measured on the validation texts; those of attention against the first teacher's explanations
+    for all but ``iterative``, whose teacher is a student of the first."""
     against_vanilla: Difference | None
-    """Of correct test answers, in per cent, over all texts and seeds."""
+    """Of correct test answers, in per cent."""
+
+    @property
+    def validation(self) -> Spread:
+        return Spread(tuple(100 * value for value in self.measures["accuracy"].values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +79,65 @@ class Result:
     """The table, and what it was made with."""
 
     model: str
+    method: str
     size: Size
+    recipe: Recipe
     chosen: Mapping[str, float]
     grid: Sequence[Mapping[str, float]]
+    """Validation accuracy of sallm with seed 0, for each λ and share."""
     rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One training."""
+
+    variant: Variant
+    seed: int
+    weight: float = 1.0
+    share: float = 0.2
+
+    def __str__(self) -> str:
+        settings = "" if self.variant == "vanilla" else f"-{self.weight:g}-{self.share:g}"
+        return f"{self.variant}{settings}-seed-{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all trainings share. Each lies in a folder of its own, and is made once."""
+
+    model: str
+    train: Source
+    validation: Source
+    tests: Mapping[str, Source]
+    folder: Path
+    recipe: Recipe
+    method: str
+
+    def taught(self, asked: Asked, telling: Telling = Telling()) -> Taught:  # noqa: B008
+        teacher = self._teacher(asked)
+        return teach(
+            self.model,
+            self.train,
+            self.folder / str(asked),
+            self._course(asked),
+            validation=self.validation,
+            tests=self.tests,
+            teacher=None if teacher is None else self.folder / str(teacher) / "student",
+            shelf=None if teacher is None else self.folder / f"explanations-{teacher}",
+            telling=telling,
+        )
+
+    def _course(self, asked: Asked) -> Course:
+        # Three models: the teacher, its student, and the student's student. The second is what sallm has made.
+        rounds = 1 if asked.variant == "iterative" else Course.rounds
+        recipe = replace(self.recipe, seed=asked.seed)
+        return Course(asked.variant, self.method, weight=asked.weight, share=asked.share, rounds=rounds, recipe=recipe)
+
+    def _teacher(self, asked: Asked) -> Asked | None:
+        if asked.variant == "vanilla":
+            return None
+        return replace(asked, variant="sallm") if asked.variant == "iterative" else Asked("vanilla", asked.seed)
 
 
 def run(
@@ -84,66 +151,65 @@ def run(
     others: Mapping[str, Source] | None = None,
     recipe: Recipe = Recipe(),  # noqa: B008
     method: str = "input_x_gradient",
+    workers: int = 1,
     say: Callable[[str], None] = lambda _: None,
     telling: Telling = Telling(),  # noqa: B008
 ) -> Result:
-    """All variants and seeds; stopped, it goes on where it was. Each course lies in a folder of its own."""
-    folder, tests = Path(out), {"test": test, **(others or {})}
+    """All variants and seeds; stopped, it goes on where it was. ``workers`` processes train at a time."""
+    folder, seeds = Path(out), range(size.seeds)
     recipe = replace(recipe, epochs=size.epochs)
+    plan = Plan(model, train, validation, {"test": test, **(others or {})}, folder, recipe, method)
 
-    def taught(variant: Variant, seed: int, weight: float = 1.0, share: float = 0.2) -> Taught:
-        course = Course(
-            variant=variant,
-            method=method,
-            weight=weight,
-            share=share,
-            rounds=size.rounds,
-            recipe=replace(recipe, seed=seed),
-        )
-        name = variant if variant == "vanilla" else f"{variant}-{weight:g}-{share:g}"
-        say(f"{name}, seed {seed}")
-        teacher = None if variant == "vanilla" else folder / f"vanilla-seed-{seed}" / "student"
-        return teach(
-            model,
-            train,
-            folder / f"{name}-seed-{seed}",
-            course,
-            validation=validation,
-            tests=tests,
-            teacher=teacher,
-            shelf=folder / f"explanations-seed-{seed}",
-            telling=telling,
-        )
+    def made(*asked: Asked) -> list[Taught]:
+        found = dict(_made(plan, asked, workers, say, telling))
+        return [found[one] for one in asked]
 
-    vanilla = [taught("vanilla", seed) for seed in range(size.seeds)]
+    found = {"vanilla": made(*(Asked("vanilla", seed) for seed in seeds))}
+    tried = [Asked("sallm", 0, weight, share) for weight, share in product(size.weights, size.shares)]
     grid = [
-        {"weight": w, "share": k, "validation": _validated(taught("sallm", 0, w, k))}
-        for w, k in product(size.weights, size.shares)
+        {"weight": one.weight, "share": one.share, "validation": taught.epochs[-1].measures["accuracy"]}
+        for one, taught in zip(tried, made(*tried), strict=True)
     ]
     best = max(grid, key=lambda one: one["validation"])
     chosen = {"weight": best["weight"], "share": best["share"]}
-    found: dict[str, list[Taught]] = {"vanilla": vanilla}
-    for variant in ("sallm", "fine_tuned", "iterative"):
-        found[variant] = [taught(variant, seed, **chosen) for seed in range(size.seeds)]
+    # Iterative comes after sallm, whose students teach it.
+    for some in (("sallm", "fine_tuned"), ("iterative",)):
+        asked = [Asked(variant, seed, **chosen) for variant in some for seed in seeds]
+        taught = made(*asked)
+        found |= {v: [t for a, t in zip(asked, taught, strict=True) if a.variant == v] for v in some}
+    say("comparing the answers to the test texts")
     right = {name: _right(all_of, examples(test)) for name, all_of in found.items()}
-    rows = [_row(name, all_of, right, list(others or {})) for name, all_of in found.items()]
-    result = Result(model, size, chosen, grid, rows)
+    # The guards of sallm measured its teachers, which are the vanilla models, before.
+    measures = {name: _measured([t.epochs[-1].measures for t in all_of]) for name, all_of in found.items()}
+    measures["vanilla"] |= _measured([t.before for t in found["sallm"]])
+    rows = [_row(name, all_of, measures[name], right, list(others or {})) for name, all_of in found.items()]
+    result = Result(model, method, size, recipe, chosen, grid, rows)
     with complete(folder / "result.json") as file:
         file.write(json.dumps(asdict(result), indent=1).encode())
     return result
 
 
-def _validated(found: Taught) -> float:
-    return found.epochs[-1].measures["accuracy"]
+def _made(
+    plan: Plan, asked: Sequence[Asked], workers: int, say: Callable[[str], None], telling: Telling
+) -> Iterator[tuple[Asked, Taught]]:
+    """Each training, in this process or in several."""
+    if workers == 1:
+        for one in asked:
+            say(str(one))
+            yield one, plan.taught(one, telling)
+        return
+    threads = max(1, torch.get_num_threads() // workers)
+    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        futures = {pool.submit(plan.taught, one): one for one in asked}
+        for future in as_completed(futures):
+            taught = future.result()
+            say(f"{futures[future]}: validation accuracy {taught.epochs[-1].measures['accuracy']:.3f}")
+            yield futures[future], taught
 
 
-def _right(found: Sequence[Taught], tests: Sequence[Example]) -> list[float]:
+def _right(found: Sequence[Taught], tests: Sequence[Example]) -> list[list[float]]:
     """For every seed and test text, 100 if the student is right."""
-    answers: list[float] = []
-    for taught in found:
-        student = load(taught.student)
-        answers += [100.0 * answer for answer in correct(student, tests)]
-    return answers
+    return [[100.0 * answer for answer in correct(load(taught.student), tests)] for taught in found]
 
 
 def correct(model: Model, given: Sequence[Example]) -> list[bool]:
@@ -155,24 +221,32 @@ def correct(model: Model, given: Sequence[Example]) -> list[bool]:
     return [found[e.id] for e in given]
 
 
-def _row(name: str, found: Sequence[Taught], right: Mapping[str, Sequence[float]], others: Sequence[str]) -> Row:
-    masses = [t.epochs[-1].measures.get("attention_mass") for t in found]
+def _measured(each: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """Every measure over the seeds."""
+    return {name: Spread(tuple(one[name] for one in each)) for name in each[0]}
+
+
+def _row(
+    name: str,
+    found: Sequence[Taught],
+    measures: Mapping[str, Spread],
+    right: Mapping[str, Sequence[Sequence[float]]],
+    others: Sequence[str],
+) -> Row:
     return Row(
         name,
-        Spread(tuple(100 * _validated(t) for t in found)),
         Spread(tuple(100 * t.scores["test"] for t in found)),
         {other: Spread(tuple(100 * t.scores[other] for t in found)) for other in others},
-        Spread(tuple(100 * m for m in masses if m is not None)) if None not in masses else None,
-        None if name == "vanilla" else paired_bootstrap(right[name], right["vanilla"]),
+        measures,
+        None if name == "vanilla" else paired_bootstrap(np.array(right[name]), np.array(right["vanilla"])),
     )
 
 
-def markdown(result: Result) -> str:
+def compared(result: Result) -> Table:
     """The poster's table beside ours."""
     others = list(result.rows[0].others)
-    head = ["variant", "validation", "test", *others, "test − vanilla", "mass", "poster: validation", "poster: test"]
-    lines = [head, ["---"] * len(head), *(_cells(row, others) for row in result.rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head = ["variant", "validation", "test", *others, "test − vanilla", "poster: validation", "poster: test"]
+    return head, [_cells(row, others) for row in result.rows]
 
 
 def _cells(row: Row, others: Sequence[str]) -> list[str]:
@@ -182,6 +256,17 @@ def _cells(row: Row, others: Sequence[str]) -> list[str]:
         str(row.test),
         *(str(row.others[other]) for other in others),
         "" if row.against_vanilla is None else f"{row.against_vanilla} (p = {row.against_vanilla.p:.2f})",
-        "" if row.mass is None else f"{row.mass.mean:.0f} %",
         *PUBLISHED[row.variant],
     ]
+
+
+def looked(result: Result) -> Table:
+    """What became of attention."""
+    names = [name for name in result.rows[1].measures if name != "accuracy"]
+    head = ["variant", *(name.replace("_", " ") for name in names)]
+    return head, [[row.variant, *(f"{row.measures[name]:.3f}" for name in names)] for row in result.rows]
+
+
+def markdown(table: Table) -> str:
+    head, rows = table
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))

@@ -6,6 +6,7 @@ from itertools import chain
 
 from salience.explanation import Explanation
 from salience.views.colours import FAINT
+from salience.views.pages import document
 from salience.views.sheet import (
     Legend,
     Piece,
@@ -27,15 +28,7 @@ from salience.views.sheet import (
 
 def page(explanations: Sequence[Explanation], *, title: str | None = None, level: str = "word") -> str:
     """A whole page that stands alone. It asks the browser to load nothing and to run nothing."""
-    name = _text(title or "Why did the model say that?")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{name}</title>\n<style>{_PAGE}{_STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{name}</h1>\n"
-        f"{_body(explanations, level)}\n</main>\n</body>\n</html>\n"
-    )
+    return document(_text(title or "Why did the model say that?"), _body(explanations, level), style=_STYLE)
 
 
 def fragment(explanations: Sequence[Explanation], *, level: str = "word") -> str:
@@ -215,14 +208,6 @@ def _character(c: str) -> str:
     forbidden = (c < " " and c not in "\t\n") or "\x7f" <= c < "\xa0" or "\ud800" <= c <= "\udfff"
     return visible(c) if forbidden or c in _OVERRIDES else escape(c)
 
-
-_PAGE = """
-:root { color-scheme: light dark; }
-body { margin: 0; background: #f6f5f2; color: #1c1f24; font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.35rem; font-weight: 600; margin: 0 0 1.5rem; }
-@media (prefers-color-scheme: dark) { body { background: #121417; color: #e9eaec; } }
-"""
 
 _LIGHT = """
   --paper: #ffffff; --ink: #1c1f24; --quiet: #5d646e; --line: #e3e2dd; --bar: #8a929d;

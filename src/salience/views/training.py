@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from salience.errors import BadInput
 from salience.views.charts import drawn
+from salience.views.pages import document, figure, table
 
 if TYPE_CHECKING:
     from salience.teaching import Taught
@@ -23,32 +24,25 @@ TOLD = {
 
 def page(found: "Taught", *, title: str = "Trained with explanations") -> str:
     """A page that stands alone: teacher beside student, and every measure through the epochs."""
-    rows = "".join(
-        f"<tr><th scope=row>{escape(TOLD.get(name, name))}</th>{_cell(found.before.get(name))}{_cell(value)}</tr>"
+    measured = [
+        (TOLD.get(name, name), _number(found.before.get(name)), _number(value))
         for name, value in found.epochs[-1].measures.items()
-    )
-    scores = "".join(
-        f"<tr><th scope=row>accuracy on {escape(name)}</th>{_cell(found.scores.get(f'teacher/{name}'))}{_cell(of)}</tr>"
-        for name, of in found.scores.items()
+    ]
+    tested = [
+        (f"accuracy on {name}", _number(found.scores.get(f"teacher/{name}")), _number(score))
+        for name, score in found.scores.items()
         if not name.startswith("teacher/")
-    )
-    course = "".join(
-        f"<tr><th scope=row>{escape(k)}</th><td>{escape(str(v))}</td></tr>" for k, v in found.course.items()
-    )
-    chart = through_epochs(found, "svg").decode()
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
-        f"<table><thead><tr><th></th><th>teacher</th><th>student</th></tr></thead><tbody>{rows}{scores}</tbody></table>"
-        f"<h2>Through the epochs</h2><figure>{chart}</figure><h2>The course</h2><table>{course}</table>"
-        "</main></body></html>\n"
+    ]
+    return document(
+        escape(title),
+        table(("", "teacher", "student"), [*measured, *tested]),
+        f"<h2>Through the epochs</h2>{figure(through_epochs(found, 'svg'))}",
+        f"<h2>The course</h2>{table((), [(name, str(value)) for name, value in found.course.items()])}",
     )
 
 
-def _cell(value: float | None) -> str:
-    return f"<td>{'' if value is None else f'{value:.3f}'}</td>"
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 def through_epochs(found: "Taught", kind: str) -> bytes:
@@ -92,12 +86,3 @@ def trade_off(found: "Mapping[str, Taught]", kind: str, *, against: str = "agree
     )
     points = base.mark_point(filled=True, size=70, color="#2f6f9f")
     return drawn(points + base.mark_text(align="left", dx=8).encode(text="course:N"), kind)
-
-
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;color:#1c1f24;background:#fdfdfb;margin:0}
-main{max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:1rem 0}
-th,td{padding:.25rem .9rem .25rem 0;text-align:left;border-bottom:1px solid #e3e2dd}
-td{font-variant-numeric:tabular-nums}figure{margin:0;overflow-x:auto}
-"""

@@ -1,0 +1,48 @@
+"""What every page is made of: a document that stands alone, tables, figures. No scripts, nothing from outside."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def document(title: str, *parts: str, style: str = "") -> str:
+    """A whole page. It asks the browser to load nothing and to run nothing; the title is HTML already."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{title}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+        f"{''.join(parts)}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The first cell of a row is its heading."""
+    top = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in head)
+    body = "".join(
+        f"<tr><th scope=row>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
+    return f'<div class="wide"><table class="report"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def figure(svg: bytes) -> str:
+    return f'<figure class="wide">{svg.decode()}</figure>'
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { margin: 0; background: #f6f5f2; color: #1c1f24; font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+h1 { font-size: 1.35rem; font-weight: 600; margin: 0 0 1.5rem; }
+.wide { overflow-x: auto; }
+.report { border-collapse: collapse; margin: 1rem 0; }
+.report th, .report td { padding: .25rem .9rem .25rem 0; text-align: start; border-bottom: 1px solid #8884;
+  white-space: nowrap; }
+.report th { font-weight: 500; }
+.report td { font-variant-numeric: tabular-nums; }
+figure { margin: 1rem 0; padding: 1rem; background: #fff; border-radius: 12px; }
+@media (prefers-color-scheme: dark) { body { background: #121417; color: #e9eaec; } }
+"""

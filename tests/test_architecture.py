@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "salience"
 FLOORS = (
-    ("errors", "stats", "words", "explanation", "settings", "types", "data"),
+    ("errors", "stats", "evaluation", "verdict", "words", "explanation", "settings", "types", "data"),
     ("batching", "randomness", "erasure", "passes"),
     ("models",),
     ("methods",),
@@ -18,9 +18,9 @@ FLOORS = (
     ("work",),
     ("runs", "engines"),
     ("runner", "objectives", "lessons"),
-    ("train",),
+    ("train", "evaluate", "foreign"),
     ("guards", "trainer"),
-    ("teaching",),
+    ("teaching", "shortcuts", "retraining"),
     ("views",),
     ("papers",),
     ("cli",),

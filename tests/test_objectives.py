@@ -95,6 +95,30 @@ def test_every_distance_is_smallest_where_attention_is_the_explanation(divergenc
     assert (near < far)[several].all()
 
 
+@pytest.mark.parametrize("divergence", ["kl", "reverse_kl", "mse", "order"])
+@pytest.mark.parametrize("space", ["probability", "softmax_of_probability", "logit"])
+def test_every_distance_has_a_gradient_beside_padding(divergence: str, space: str):
+    model = build("bert")
+    given = lesson(model)
+    assert not bool(given.batch.mask.all())
+    attention_to_explanation(given, divergence=divergence, space=space).sum().backward()
+    found = [p.grad for p in model.module.parameters() if p.grad is not None]
+    assert found
+    assert all(bool(g.isfinite().all()) for g in found)
+    assert any(bool(g.any()) for g in found)
+
+
+def test_a_label_without_an_explanation_is_not_the_best_fit():
+    model = build("bert", dtype=torch.float64)
+    given = lesson(model)
+    guide = torch.stack([given.guide, torch.zeros_like(given.guide), given.guide], 1)
+    even = torch.stack([given.guide, given.batch.content.to(given.guide), given.guide], 1)
+    found, expected = (
+        contrast(Lesson(model, given.batch, given.output, given.labels, g)).detach() for g in (guide, even)
+    )
+    assert torch.allclose(found, expected)
+
+
 def test_order_asks_for_no_more_than_to_stand_above_the_rest():
     model = build("bert", dtype=torch.float64)
     given = lesson(model)

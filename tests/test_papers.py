@@ -38,6 +38,17 @@ def test_the_interval_holds_its_promise():
     assert 0.88 <= held / 200 <= 0.99
 
 
+def test_the_interval_holds_its_promise_over_few_seeds():
+    """Seeds differ, and so do texts; three seeds must not promise too much."""
+    draw = np.random.default_rng(4)
+    held = 0
+    for i in range(200):
+        d = 0.3 + draw.normal(0, 1, size=(4, 1)) + draw.normal(0, 1, size=(4, 30))
+        found = paired_bootstrap(d, 0 * d, draws=500, seed=i)
+        held += found.low <= 0.3 <= found.high
+    assert held / 200 >= 0.86
+
+
 def test_seeds_that_answer_alike_are_not_so_many_texts():
     """Five copies of the same answers say no more than one of them; five seeds that differ say more of the seeds."""
     draw = np.random.default_rng(2)

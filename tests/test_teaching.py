@@ -13,7 +13,7 @@ from salience import teaching
 from salience.cli import run
 from salience.data import source
 from salience.errors import BadInput
-from salience.guards import Guards, accuracy, agreeing_heads, spearman
+from salience.guards import Guards, accuracy, agreeing_heads
 from salience.lessons import Example, by_explanations, by_rationales, examples
 from salience.objectives import Objective, attention_to_explanation
 from salience.teaching import Course, Telling, teach
@@ -50,7 +50,7 @@ def test_heads_that_agree_already_are_found_and_taught(folder: Path, data: Path,
     found = teach(
         str(folder),
         of(data, "train"),
-        tmp_path,
+        tmp_path / "out",
         course,
         validation=of(data, "held"),
         telling=Telling(stage=told.append),
@@ -137,8 +137,49 @@ def test_rationales_of_people_and_texts_without_labels(folder: Path, data: Path,
     more = source(data / "more.jsonl", id="id")
     found = teach(str(folder), of(data, "train"), tmp_path / "b", Course(recipe=QUICK), unlabelled=more)
     assert len(salience.open_run(tmp_path / "b" / "explanations-unlabelled")) == 8
-    with pytest.raises(BadInput, match="people's rationales stay"):
-        Course(method="rationale", variant="iterative")
+    for variant in ("iterative", "refreshed", "fine_tuned"):
+        with pytest.raises(BadInput, match="people's rationales need none"):
+            Course(method="rationale", variant=variant)
+    refreshed = Course(variant="refreshed", recipe=QUICK)
+    teach(str(folder), of(data, "train"), tmp_path / "c", refreshed, unlabelled=source(data / "more.jsonl"))
+    with pytest.raises(BadInput, match="texts without labels"):
+        teach(str(folder), of(data, "train"), tmp_path / "d", Course(method="rationale"), unlabelled=more)
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(folder: Path, data: Path, tmp_path: Path):
+    build("gpt2").save(tmp_path / "other")
+    with pytest.raises(BadInput, match="another tokenizer"):
+        teach(str(folder), of(data, "train"), tmp_path / "out", Course(recipe=QUICK), teacher=tmp_path / "other")
+
+
+def test_another_teacher_or_column_is_another_course_and_other_tests_are_tested(
+    folder: Path, data: Path, tmp_path: Path
+):
+    out, course = tmp_path / "out", Course(variant="vanilla", recipe=QUICK)
+    first = teach(str(folder), of(data, "train"), out, course, tests={"t": of(data, "held")})
+    second = teach(str(folder), of(data, "train"), out, course, tests={"t": of(data, "train")})
+    assert second.scores["t"] == accuracy(salience.load(second.student), examples(of(data, "train")))
+    assert first.tested != second.tested
+    with pytest.raises(BadInput, match=r"begun with data\.columns"):
+        teach(str(folder), source(data / "train.jsonl", label="label"), out, course)
+    with pytest.raises(BadInput, match="begun with teacher"):
+        teach(str(folder), of(data, "train"), out, course, teacher=out / "student")
+
+
+def test_what_lies_hidden_in_the_folder_is_left_alone(folder: Path, data: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    teach(str(folder), of(data, "train"), out, Course(variant="vanilla", recipe=QUICK))
+    (out / ".git").mkdir()
+    teach(str(folder), of(data, "train"), out, Course(variant="vanilla", recipe=QUICK), tests={"t": of(data, "held")})
+    assert (out / ".git").is_dir()
+    assert not list(out.glob(".*/checkpoint-*"))
+
+
+def test_the_precision_asked_for_is_that_of_teacher_and_student(folder: Path, data: Path, tmp_path: Path):
+    course = Course(variant="fine_tuned", recipe=dataclasses.replace(QUICK, epochs=1))
+    found = teach(str(folder), of(data, "train"), tmp_path / "out", course, dtype="float64")
+    stored = AutoModelForSequenceClassification.from_pretrained(found.student, dtype="auto")
+    assert stored.dtype == torch.float64
 
 
 def test_contrast_explains_every_label(folder: Path, data: Path, tmp_path: Path):
@@ -164,6 +205,20 @@ def test_what_cannot_be_taught(folder: Path, data: Path, tmp_path: Path):
         Course(weight=-1)
     with pytest.raises(BadInput, match="Did you mean 'heads'"):
         Course(penalty_settings={"head": "each"})
+    with pytest.raises(BadInput, match="Did you mean 'gradient'"):
+        Course(method="gradiant")
+    with pytest.raises(BadInput, match="Did you mean 'kl'"):
+        Course(penalty_settings={"divergence": "k"})
+    with pytest.raises(BadInput, match="rounds=0"):
+        Course(rounds=0)
+    with pytest.raises(BadInput, match="explanations of every label"):
+        Course(variant="refreshed", penalty="contrast")
+    (data / "one.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "x"}\n')
+    with pytest.raises(BadInput, match="have the label 'x'"):
+        teach(str(folder), source(data / "one.jsonl", label="label"), tmp_path / "one")
+    (data / "new.jsonl").write_text('{"text": "a", "label": "unheard"}\n')
+    with pytest.raises(BadInput, match=r"'unheard', which no text for training has"):
+        teach(str(folder), of(data, "train"), tmp_path / "new", validation=source(data / "new.jsonl", label="label"))
     with pytest.raises(BadInput, match="name the column of its labels"):
         teach(str(folder), source(data / "train.jsonl"), tmp_path / "out")
     (data / "odd.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": 1}\n')
@@ -201,19 +256,11 @@ def test_guards_measure_what_they_say():
     assert found["attention_mass"] == pytest.approx(sum(masses) / len(masses), rel=1e-4)
     assert found["accuracy"] == accuracy(model, given)
     assert found["penalty"] > 0
+    (taught,) = [Guards(given, Objective(attention_to_explanation), layers="all")(model)]
+    assert taught["attention_mass"] != found["attention_mass"]
     heads = agreeing_heads(model, given, 3)
     assert len(set(heads)) == 3
     assert all(1 <= layer <= model.layers for layer, _ in heads)
-
-
-def test_spearman_is_scipys():
-    from scipy.stats import spearmanr
-
-    draw = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        a, b = (torch.randint(0, 6, (9,), generator=draw).double().numpy() for _ in range(2))
-        assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)
-    assert spearman(torch.ones(4).numpy(), torch.arange(4.0).numpy()) == 0
 
 
 def test_the_command(folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

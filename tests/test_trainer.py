@@ -12,9 +12,9 @@ import torch
 from transformers import TrainingArguments
 
 import salience
-from salience.errors import BadInput
+from salience.errors import BadInput, BadModel
 from salience.lessons import by_rationales
-from salience.objectives import Objective, attention_to_explanation
+from salience.objectives import Objective, attention_to_explanation, gradient_to_explanation
 from salience.train import lesson_of
 from shapes import build
 from test_train import reviews
@@ -33,7 +33,8 @@ def rows(model) -> datasets.Dataset:
 
 def arguments(folder: Path, **options: object) -> TrainingArguments:
     usual = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1, "seed": 1}
-    return TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **(usual | options))
+    usual |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    return TrainingArguments(str(folder), **(usual | options))
 
 
 def trainer(folder: Path, model=None, **options: object) -> salience.SalienceTrainer:
@@ -85,6 +86,55 @@ def test_rows_that_do_not_fit_their_explanation(tmp_path: Path):
         made.data_collator([feature])
     without = made.data_collator([{k: v for k, v in feature.items() if k != "explanation"}])
     assert not without["explanation"].any()
+
+
+def test_what_trainer_would_do_and_this_loss_does_not(tmp_path: Path):
+    with pytest.raises(BadInput, match="label_smoothing_factor"):
+        trainer(tmp_path, label_smoothing_factor=0.1)
+    made = trainer(tmp_path)
+    batch = made.data_collator([dict(row) for row in rows(made.adapter)])
+    several = batch | {"labels": torch.ones(16, 3)}
+    with pytest.raises(BadInput, match="multi_label_classification"):
+        made.compute_loss(made.model, several)
+    left = batch | {"attention_mask": batch["attention_mask"].flip(1)}
+    with pytest.raises(BadInput, match="padding_side"):
+        made.compute_loss(made.model, left)
+
+
+def test_gradients_are_measured_in_evaluation_and_a_loss_that_is_no_number_stops(tmp_path: Path):
+    made = trainer(tmp_path)
+    made.objective = Objective(gradient_to_explanation, 0.1)
+    assert made.evaluate()["eval_loss"] > 0
+    made.objective = Objective(lambda lesson: attention_to_explanation(lesson) * float("nan"))
+    with pytest.raises(BadModel, match="not a number at step 1 of 4"):
+        made.train()
+
+
+def test_regressions_and_several_labels(tmp_path: Path):
+    for shape, label in (("bert_regression", 0.5), ("bert_multi_label", [1.0, 0.0, 1.0])):
+        model = build(shape)
+        made = trainer(tmp_path, model)
+        features = [dict(row) | {"labels": label} for row in rows(model)]
+        loss = made.compute_loss(model.module, made.data_collator(features))
+        plain = model.module(**{k: v for k, v in made.data_collator(features).items() if k != "explanation"}).loss
+        made.objective = Objective()
+        model.module.eval()
+        task = made.compute_loss(model.module, made.data_collator(features))
+        plain = model.module(**{k: v for k, v in made.data_collator(features).items() if k != "explanation"}).loss
+        assert loss.isfinite()
+        assert task.item() == pytest.approx(plain.item(), rel=1e-5)
+
+
+def test_tensorboard_gets_the_penalty(tmp_path: Path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    made = trainer(tmp_path, report_to="tensorboard")
+    made.train()
+    (file,) = tmp_path.rglob("events.out.tfevents*")
+    events = EventAccumulator(str(file))
+    events.Reload()
+    assert {"train/penalty", "train/penalty_weight", "train/loss"} <= set(events.Tags()["scalars"])
 
 
 SCRIPT = """

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from salience.evaluate import evaluate
     from salience.explainer import explain
     from salience.explanation import Explanation
     from salience.models import load
@@ -19,6 +20,7 @@ __all__ = [
     "SalienceTrainer",
     "Target",
     "__version__",
+    "evaluate",
     "explain",
     "explain_data",
     "fit",
@@ -32,6 +34,7 @@ _HOMES = {
     "Explanation": "salience.explanation",
     "SalienceTrainer": "salience.trainer",
     "Target": "salience.types",
+    "evaluate": "salience.evaluate",
     "explain": "salience.explainer",
     "explain_data": "salience.runner",
     "fit": "salience.train",

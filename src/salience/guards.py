@@ -4,17 +4,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import nan
+from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.stats import rankdata
 from torch import Tensor
 
 from salience.batching import pack
 from salience.explainer import targets
 from salience.lessons import Example, read
 from salience.methods import find
+from salience.methods.attention import Row
+from salience.metrics.agreement import spearman
 from salience.metrics.faithfulness import comprehensiveness, sufficiency
 from salience.objectives import UNKNOWN, Heads, Layers, Lesson, Objective, attended
 from salience.passes import forward, frozen
@@ -22,6 +24,7 @@ from salience.train import guides_of, labels_of
 from salience.types import Attribution, Batch, Encoded, Model, Target
 
 Packed = tuple[Sequence[Example], Sequence[Encoded]]
+Item = TypeVar("Item")
 
 
 def accuracy(model: Model, examples: Sequence[Example]) -> float:
@@ -62,6 +65,7 @@ class Guards:
     examples: Sequence[Example]
     """Held out from training, with guides."""
     objective: Objective
+    row: Row = "auto"
     layers: Layers = "last"
     heads: Heads = "mean"
     held_out: str | None = "occlusion"
@@ -79,11 +83,11 @@ class Guards:
                 lesson = _lesson(model, some, encoded, graph=self.objective.penalty is not None)
                 answers.append((lesson.output.logits.detach(), lesson.labels))
                 looked.append(self._looked(lesson))
-        erased = self._erased(model, guided[: self.sample])
+        erased = self._erased(model, sampled(guided, self.sample))
         return {"accuracy": _accuracy(model, answers), **_means(looked), **_means(erased)}
 
     def _looked(self, lesson: Lesson) -> dict[str, list[float]]:
-        a = attended(lesson, layers=self.layers, heads=self.heads).mean(1).detach()
+        a = attended(lesson, self.row, self.layers, self.heads).mean(1).detach()
         e = _explained(lesson)
         marked = (e > 0) & lesson.batch.content
         told = {"attention_mass": (a * marked).sum(1).tolist(), "agreement": _agreement(a, e, lesson.batch)}
@@ -96,7 +100,7 @@ class Guards:
     def _erased(self, model: Model, guided: Sequence[Example]) -> Iterator[dict[str, list[float]]]:
         for some, encoded in packed(model, guided):
             lesson = _lesson(model, some, encoded)
-            a, batch = attended(lesson, layers=self.layers, heads=self.heads).mean(1), lesson.batch
+            a, batch = attended(lesson, self.row, self.layers, self.heads).mean(1), lesson.batch
             target = targets(
                 model, Target(kind="logit" if model.link == "identity" else "probability"), lesson.output.logits
             )
@@ -124,6 +128,15 @@ def agreeing_heads(model: Model, examples: Sequence[Example], count: int = 4) ->
         return []
     heads = len(sums) // model.layers
     return [(int(i) // heads + 1, int(i) % heads + 1) for i in sums.argsort(descending=True)[:count]]
+
+
+def sampled(items: Sequence[Item], count: int) -> list[Item]:
+    """So many of them at even distances: data is often sorted by its labels.
+
+    >>> sampled(range(10), 4)
+    [0, 2, 5, 7]
+    """
+    return [items[i * len(items) // count] for i in range(count)] if len(items) > count else list(items)
 
 
 def packed(model: Model, examples: Sequence[Example]) -> Iterator[Packed]:
@@ -156,13 +169,6 @@ def _agreement(a: Tensor, b: Tensor, batch: Batch) -> list[float]:
         spearman(x[kept].double().numpy(), y[kept].double().numpy())
         for x, y, kept in zip(a.cpu(), b.cpu(), batch.content.cpu(), strict=True)
     ]
-
-
-def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """The correlation of ranks, ties sharing their mean; 0 if either side is constant."""
-    x, y = (rankdata(v) - (len(v) + 1) / 2 for v in (a, b))
-    scale = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / scale if scale > 0 else 0.0
 
 
 def _means(told: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, float]:

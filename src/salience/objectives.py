@@ -4,7 +4,7 @@ A penalty is a plain function of a :class:`Lesson`, one number per text; its set
 attention or input gradients, keeps its graph; the explanation is a constant.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 from typing import Any, Literal, NamedTuple, get_args
@@ -64,7 +64,7 @@ Penalty = Callable[..., Float[Tensor, " b"]]
 
 
 def task_loss(lesson: Lesson) -> Float[Tensor, " b"]:
-    """Cross-entropy, its sum over labels where several may hold, or the squared error of a number; 0 if unknown."""
+    """Cross-entropy, its mean over labels where several may hold, or the squared error of a number; 0 if unknown."""
     logits, labels = lesson.output.logits, lesson.labels
     if lesson.model.link == "softmax":
         return nn.functional.cross_entropy(logits, labels, reduction="none", ignore_index=UNKNOWN)
@@ -118,14 +118,15 @@ def contrast(
 ) -> Float[Tensor, " b"]:
     """Attention should fit the explanation of the gold label better than that of any other: CE(−KL(q^y ‖ a), gold).
 
-    The guide holds an explanation for every label.
+    The guide holds an explanation for every label; one that marks nothing counts as even.
     """
     if lesson.guide.dim() != 3 or lesson.labels.dim() != 1:
         raise BadInput("contrast needs single labels and, for each text, an explanation of every label")
     p = attended(lesson, row, layers, heads, space)
+    some = torch.where((lesson.guide > 0).any(2, keepdim=True), lesson.guide, lesson.batch.content[:, None].to(p))
     scores = [
         -_kl(p, _wanted(guide, lesson.batch, shape)[:, None], lesson.batch.mask[:, None]).mean(1)
-        for guide in lesson.guide.unbind(1)
+        for guide in some.unbind(1)
     ]
     return nn.functional.cross_entropy(torch.stack(scores, 1), lesson.labels, reduction="none", ignore_index=UNKNOWN)
 
@@ -245,7 +246,8 @@ def _kl(p: Tensor, q: Tensor, _: Tensor) -> Tensor:
 def _reverse_kl(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
     """KL(a ‖ q), with a hundredth of q spread over all tokens: elsewhere log q would be infinite."""
     even = mask / mask.sum(-1, keepdim=True)
-    return (torch.special.xlogy(p, p) - p * (0.99 * q + 0.01 * even).clamp_min(TINY).log()).sum(-1)
+    # Not xlogy: where p is 0, as on padding, its derivative is 0 · ∞.
+    return (p * (p.clamp_min(TINY).log() - (0.99 * q + 0.01 * even).clamp_min(TINY).log())).sum(-1)
 
 
 def _mse(p: Tensor, q: Tensor, _: Tensor) -> Tensor:
@@ -289,6 +291,11 @@ class Objective:
         choose(self.anneal, ANNEALS, "anneal")
         if not self.weight >= 0:
             raise BadInput(f"weight={self.weight} would reward what is to be penalised; it must be at least 0")
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Those that the penalty was given, where it is a partial function."""
+        return getattr(self.penalty, "keywords", {})
 
     def weight_at(self, progress: float) -> float:
         """λ when this share of all steps is done."""

@@ -11,24 +11,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from salience.data import Source
+from filelock import FileLock
+
+from salience.data import Source, fingerprint
 from salience.errors import BadInput, choose
-from salience.explainer import explain
-from salience.guards import Guards, accuracy, agreeing_heads
-from salience.lessons import Example, Form, by_explanations, by_rationales, examples, read
+from salience.explainer import explain, prepare
+from salience.guards import Guards, accuracy, agreeing_heads, sampled
+from salience.lessons import FORMS, Example, Form, by_explanations, by_rationales, examples, read
 from salience.models import load, load_to_train
 from salience.objectives import PENALTIES, Anneal, Objective
 from salience.runner import Progress, explain_data
 from salience.runs import complete, differences, locked
-from salience.settings import settings_of
+from salience.settings import check, settings_of
 from salience.train import Epoch, Recipe, Step, fit
 from salience.types import Model
+from salience.work import Checkpoint
 
 Variant = Literal["vanilla", "sallm", "fine_tuned", "iterative", "refreshed"]
 VARIANTS = get_args(Variant)
 
+AGREE = "agreeing"
+"""Heads that are chosen by how well they agree with the explanations before training."""
+
 AGREEING = 500
-"""Texts by which heads that agree with the explanations are found."""
+"""Texts by which they are found."""
+
+SAVE_EVERY = 500
+"""Steps between checkpoints, beside those of epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +64,19 @@ class Course:
 
     def __post_init__(self) -> None:
         choose(self.variant, VARIANTS, "variant")
+        choose(self.form, FORMS, "form")
+        if self.rounds < 1:
+            raise BadInput(f"rounds={self.rounds} must be at least 1")
         if not 0 < self.share <= 1:
             raise BadInput(
                 f"share={self.share} is not above 0 and at most 1; it is the part of the tokens that is marked"
             )
-        if self.method == "rationale" and self.variant in ("iterative", "refreshed"):
-            raise BadInput(f"{self.variant} makes its explanations anew, and people's rationales stay as they are")
+        if self.method != "rationale":
+            prepare(self.method, self.settings)
+        elif self.variant not in ("vanilla", "sallm"):
+            raise BadInput(f"{self.variant} is taught by a teacher, and people's rationales need none; use sallm")
+        if self.penalty == "contrast" and self.variant == "refreshed":
+            raise BadInput("contrast needs the explanations of every label, which refreshed does not make anew")
         self.objective  # noqa: B018  its settings are checked
 
     @property
@@ -68,9 +84,11 @@ class Course:
         return Objective(partial(_penalty(self.penalty), **self._checked()), self.weight, self.anneal)
 
     def _checked(self) -> dict[str, Any]:
-        known = settings_of(_penalty(self.penalty))
-        for name in self.penalty_settings:
-            choose(name, known, f"setting of {self.penalty}")
+        penalty = _penalty(self.penalty)
+        for name, value in self.penalty_settings.items():
+            choose(name, settings_of(penalty), f"setting of {self.penalty}")
+            if (name, value) != ("heads", AGREE):
+                check(penalty, name, value)
         return dict(self.penalty_settings)
 
 
@@ -90,6 +108,8 @@ class Taught:
     epochs: tuple[Epoch, ...]
     scores: Mapping[str, float]
     """Accuracy of the student, by the name of the data; ``teacher/`` before a name is the teacher's."""
+    tested: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What was tested on, by the same names."""
 
     @property
     def student(self) -> Path:
@@ -138,16 +158,21 @@ def teach(
         raise BadInput("the data must name the column of its labels, as in source('train.jsonl', label='label')")
     with locked(folder := Path(out), "course.json"):
         lessons = _Lessons.read(data, validation, unlabelled)
+        held = {name: examples(source) for name, source in (tests or {}).items()}
+        lessons.check(held, course)
         school = _School(model, options, course, folder, lessons, telling, teacher, Path(shelf or folder))
-        _agreed(folder, {"model": model, "options": options, "course": _plain(course), **lessons.described()})
+        given = {"model": model, "options": options, "teacher": None if teacher is None else str(teacher)}
+        _agreed(folder, {**given, "course": _plain(course), **lessons.described()})
         found = _result(folder)
         if found is None:
             before, epochs = school.run()
             found = _ended(Taught(folder, _plain(course), before, tuple(epochs), {}))
-        untested = {name: source for name, source in (tests or {}).items() if name not in found.scores}
+        known = {name: _described(source) for name, source in (tests or {}).items()}
+        untested = [name for name in known if found.tested.get(name) != known[name]]
         if untested:
             telling.now(f"testing on {', '.join(untested)}")
-            found = _ended(replace(found, scores={**found.scores, **school.tested(untested)}))
+            scores = school.tested({name: held[name] for name in untested})
+            found = _ended(replace(found, scores={**found.scores, **scores}, tested={**found.tested, **known}))
         return found
 
 
@@ -165,17 +190,17 @@ class _Lessons:
     @classmethod
     def read(cls, data: Source, validation: Source | None, unlabelled: Source | None) -> "_Lessons":
         held = [] if validation is None else examples(validation)
-        more = (
-            []
-            if unlabelled is None
-            else [replace(e, id=f"unlabelled/{e.id}", label=None) for e in examples(unlabelled)]
-        )
+        more = [] if unlabelled is None else [replace(e, label=None) for e in examples(unlabelled)]
         return cls(data, examples(data), held, validation, more, unlabelled)
 
     @property
     def labels(self) -> list[str] | int:
         """The names of the labels in order, or how many there are where they are numbers from 0 on."""
         found = {label for e in self.train if (label := e.label) is not None}
+        if len(found) < 2:
+            raise BadInput(
+                f"all texts of {self.data.name} have the label {', '.join(map(repr, found))}; nothing is learnt"
+            )
         if all(isinstance(label, int) for label in found):
             numbers = sorted(int(label) for label in found)  # pyright: ignore
             if numbers[0] < 0:
@@ -185,11 +210,20 @@ class _Lessons:
             return sorted(map(str, found))
         raise BadInput("a classifier's labels are all names or all whole numbers")
 
-    def described(self) -> dict[str, Any]:
-        from salience.data import fingerprint
+    def check(self, tests: Mapping[str, Sequence[Example]], course: Course) -> None:
+        """What would fail only after hours of training."""
+        labels = self.labels
+        known = set(range(labels)) if isinstance(labels, int) else {*labels, *range(len(labels))}
+        for name, given in {"validation": self.validation, **tests}.items():
+            for e in given:
+                if e.label is not None and e.label not in known:
+                    raise BadInput(f"the label of {e.id!r} in {name} is {e.label!r}, which no text for training has")
+        if self.unlabelled and (course.method == "rationale" or course.penalty == "contrast"):
+            raise BadInput("texts without labels teach by a teacher's explanation of what it predicts, and by no other")
 
+    def described(self) -> dict[str, Any]:
         named = {"data": self.data, "validation": self.validation_data, "unlabelled": self.unlabelled_data}
-        return {name: None if source is None else fingerprint(source) for name, source in named.items()}
+        return {name: None if source is None else _described(source) for name, source in named.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,32 +253,31 @@ class _School:
             self._trained("teacher", self._fresh(), self.lessons.train, Objective(), [])
         if course.variant == "iterative":
             return self._rounds()
-        start = load(self.teacher_folder) if course.variant == "fine_tuned" else self._fresh()
+        start = self._loaded(self.teacher_folder) if course.variant == "fine_tuned" else self._fresh()
         return self._taught(start, self.teacher_folder)
 
-    def tested(self, tests: Mapping[str, Source]) -> dict[str, float]:
-        given = {name: examples(source) for name, source in tests.items()}
-        student = load(self.folder / "student")
+    def tested(self, given: Mapping[str, Sequence[Example]]) -> dict[str, float]:
+        student = self._loaded(self.folder / "student")
         scores = {name: accuracy(student, some) for name, some in given.items()}
         if self.course.variant == "vanilla" or self.course.method == "rationale":
             return scores
-        teacher = load(self.teacher_folder)
+        teacher = self._loaded(self.teacher_folder)
         return scores | {f"teacher/{name}": accuracy(teacher, some) for name, some in given.items()}
+
+    def _loaded(self, folder: Path) -> Model:
+        return load(folder, **self.options)
 
     def _fresh(self) -> Model:
         return load_to_train(self.model, self.lessons.labels, seed=self.course.recipe.seed, **self.options)
 
     def _rounds(self) -> tuple[Mapping[str, float], list[Epoch]]:
         """F_r explains, F_{r+1} learns from it; the last is the student."""
-        teacher, first = self.teacher_folder, None
+        teacher, before = self.teacher_folder, list[Mapping[str, float]]()
         for number in range(1, self.course.rounds):
-            into = f"round-{number}"
-            if not (self.folder / into / "config.json").exists():
-                before, _ = self._taught(self._fresh(), teacher, into)
-                first = first or before
-            teacher = self.folder / into
-        before, epochs = self._taught(self._fresh(), teacher)
-        return first or before, epochs
+            before.append(self._taught(self._fresh(), teacher, f"round-{number}")[0])
+            teacher = self.folder / f"round-{number}"
+        last, epochs = self._taught(self._fresh(), teacher)
+        return [*before, last][0], epochs
 
     def _taught(
         self, student: Model, teacher: Path | None, into: str = "student"
@@ -253,49 +286,65 @@ class _School:
         if teacher is None:
             train, held = by_rationales(student, lessons.train), by_rationales(student, lessons.validation)
             objective = self._objective(student, train)
-            before = Guards(held, objective)(student) if held else {}
+            before = self._guards(held, objective)(student) if held else {}
             return before, self._trained(into, student, train, objective, held)
-        knowing = load(teacher)
         run = self.shelf / "explanations"
         if teacher != self.teacher_folder:  # that of an earlier round
             run = self.folder / f"explanations-{teacher.name}"
-        train = self._guided(knowing, lessons.train, lessons.data, run)
+        train = self._guided(teacher, student, lessons.train, lessons.data, run)
         if lessons.unlabelled_data is not None:
-            given = [replace(e, id=e.id.removeprefix("unlabelled/")) for e in lessons.unlabelled]
-            train += self._guided(
-                knowing, given, replace(lessons.unlabelled_data, label=None), _beside(run, "unlabelled")
-            )
+            more = replace(lessons.unlabelled_data, label=None)
+            guided = self._guided(teacher, student, lessons.unlabelled, more, _beside(run, "unlabelled"))
+            train += [replace(e, id=f"unlabelled/{e.id}") for e in guided]
         held = lessons.validation
         if lessons.validation_data is not None:
-            held = self._guided(knowing, held, lessons.validation_data, _beside(run, "validation"))
+            held = self._guided(teacher, student, held, lessons.validation_data, _beside(run, "validation"))
         objective = self._objective(student, train)
-        before = Guards(held, objective)(knowing) if held else {}
+        before = self._guards(held, objective)(self._loaded(teacher)) if held else {}
         return before, self._trained(into, student, train, objective, held)
+
+    def _guards(self, held: Sequence[Example], objective: Objective) -> Guards:
+        """They look where the penalty looks, and are held against a method that does not teach."""
+        look = {name: objective.settings[name] for name in ("row", "layers", "heads") if name in objective.settings}
+        return Guards(
+            held, objective, **look, held_out="occlusion" if self.course.method != "occlusion" else "gradient"
+        )
 
     def _objective(self, student: Model, train: Sequence[Example]) -> Objective:
         """That of the course; ``heads="agreeing"`` becomes the heads of the student that agree already."""
         settings = self.course.penalty_settings
-        if settings.get("heads") != "agreeing":
+        if settings.get("heads") != AGREE:
             return self.course.objective
-        heads = agreeing_heads(student, [e for e in train if e.guide][:AGREEING])
+        heads = agreeing_heads(student, sampled([e for e in train if e.guide], AGREEING))
         self.telling.now(f"teaching the heads {', '.join(f'{layer}.{head}' for layer, head in heads)}")
         return replace(self.course, penalty_settings={**settings, "heads": heads}).objective
 
-    def _guided(self, teacher: Model, given: Sequence[Example], data: Source, run: Path) -> list[Example]:
+    def _guided(
+        self, teacher: Path, student: Model, given: Sequence[Example], data: Source, run: Path
+    ) -> list[Example]:
         """The examples with the teacher's explanations, from a run folder that is made if need be."""
         course = self.course
         self.telling.now(f"explaining {len(given):,} texts")
-        every = range(len(teacher.labels)) if course.penalty == "contrast" else (None,)
+        every = range(len(student.labels)) if course.penalty == "contrast" else (None,)
         rows: dict[str, list[Any]] = {}
         for label in every:
             place = run if label is None else _beside(run, f"label-{label}")
             source = data if label is None else replace(data, label=None)
-            found = explain_data(
-                teacher, source, place, course.method, target=label, report=self.telling.explained, **course.settings
-            )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(place.with_name(f".{place.name}.lock")):  # another course may be making it just now
+                found = explain_data(
+                    Checkpoint(str(teacher), self.options),
+                    source,
+                    place,
+                    course.method,
+                    target=label,
+                    workers="auto",
+                    report=self.telling.explained,
+                    **course.settings,
+                )
             for name, explained in found.rows():
                 rows.setdefault(name, []).extend(explained)
-        return by_explanations(teacher, given, rows, form=course.form, share=course.share)
+        return by_explanations(student, given, rows, form=course.form, share=course.share)
 
     def _trained(
         self, into: str, model: Model, train: Sequence[Example], objective: Objective, held: Sequence[Example]
@@ -306,7 +355,7 @@ class _School:
         self.telling.now(f"training the {into}{more}")
         place = self.folder / f".{into}"
         held = held or self.lessons.validation
-        probe = Guards(held, objective) if held else None
+        probe = self._guards(held, objective) if held else None
         refresh = self._anew if self.course.variant == "refreshed" and into == "student" else None
         epochs: list[Epoch] = []
         for epoch in fit(
@@ -317,12 +366,14 @@ class _School:
             probe=probe,
             report=self.telling.step,
             folder=place,
+            save_every=SAVE_EVERY,
             refresh=refresh,
         ):
             epochs.append(epoch)
             if self.telling.epoch is not None:
                 self.telling.epoch(into, epoch)
-        saved(model, self.folder / into)
+        if not (self.folder / into / "config.json").exists():
+            saved(model, self.folder / into)
         return epochs
 
     def _anew(self, model: Model, given: Sequence[Example]) -> list[Example]:
@@ -332,6 +383,11 @@ class _School:
         found = explain(model, [e.text for e in given], course.method, target=labels, **course.settings)
         rows = {e.id: [x] for e, x in zip(given, found, strict=True)}
         return by_explanations(model, given, rows, form=course.form, share=course.share)
+
+
+def _described(source: Source) -> dict[str, Any]:
+    """What tells one source from another: what is in it, and which columns are read."""
+    return json.loads(json.dumps({**fingerprint(source), "columns": source.columns, "spans": source.spans}))
 
 
 def _beside(run: Path, name: str) -> Path:
@@ -381,10 +437,11 @@ def _ended(found: Taught) -> Taught:
         "before": found.before,
         "epochs": [asdict(e) for e in found.epochs],
         "scores": found.scores,
+        "tested": found.tested,
     }
     with complete(found.folder / "result.json") as stream:
         stream.write(json.dumps(facts, indent=1, ensure_ascii=False).encode())
-    for checkpoints in found.folder.glob(".*/"):
+    for checkpoints in {place.parent for place in found.folder.glob(".*/checkpoint-*")}:
         shutil.rmtree(checkpoints)
     return found
 
@@ -394,4 +451,5 @@ def _result(folder: Path) -> Taught | None:
     if not file.exists():
         return None
     facts = json.loads(file.read_text("utf-8"))
-    return Taught(folder, facts["course"], facts["before"], tuple(Epoch(**e) for e in facts["epochs"]), facts["scores"])
+    epochs = tuple(Epoch(**e) for e in facts["epochs"])
+    return Taught(folder, facts["course"], facts["before"], epochs, facts["scores"], facts["tested"])

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -84,6 +84,7 @@ def fit(
     model: Model,
     examples: Sequence[Example],
     *,
+    encoded: Sequence[Encoded] | None = None,
     objective: Objective = Objective(),  # noqa: B008
     recipe: Recipe = Recipe(),  # noqa: B008
     probe: Probe | None = None,
@@ -94,17 +95,19 @@ def fit(
 ) -> Iterator[Epoch]:
     """Train the model in place, one epoch at a time.
 
-    With a ``folder``, a checkpoint is kept there after every epoch and every ``save_every`` steps; called again with
-    the same arguments, training goes on from it and ends with the same weights. ``probe`` measures the model after
-    each epoch, and ``report`` is told of every step. ``refresh`` may change the guides of the examples, though not
-    their number or texts, before each epoch but the first.
+    With a ``folder``, a checkpoint is kept there after every epoch and, without ``refresh``, every ``save_every``
+    steps; called again with the same arguments, training goes on from it and ends with the same weights. ``probe``
+    measures the model after each epoch, and ``report`` is told of every step. ``encoded`` is how the model is to read
+    the examples, where that is not as their texts stand. ``refresh`` may change the guides of the examples, though
+    not their number or texts, before each epoch but the first.
 
     >>> for epoch in fit(model, examples, objective=Objective(penalty, weight=1.0)): ...        # doctest: +SKIP
     """
     if not examples:
         raise BadInput("there is nothing to train on: no example was given")
-    encoded = read(model, examples)
-    state = _State.begin(model, _digest(model, examples, objective, recipe), -(-len(examples) // recipe.batch), recipe)
+    seen = read(model, examples) if encoded is None else encoded
+    identity = _digest(model, [*examples, *(encoded or ())], objective, recipe)
+    state = _State.begin(model, identity, -(-len(examples) // recipe.batch), recipe)
     place = None if folder is None else Path(folder)
     if place is not None:
         state.resume(place)
@@ -113,13 +116,14 @@ def fit(
         began = monotonic()
         if refresh is not None and number > 1:
             examples = refresh(model, examples)
-        with _training(model.module), _dice(state):
-            for rows in _order(encoded, recipe, number)[state.step - (number - 1) * state.per_epoch :]:
-                said = _step(model, examples, encoded, rows, objective, state, place)
+        with _training(model.module), _dice(model):
+            for rows in _order(seen, recipe, number)[state.step - (number - 1) * state.per_epoch :]:
+                said = _step(model, examples, seen, rows, objective, state, place)
                 state.add(said)
                 if report is not None:
                     report(Step(number, state.step, state.total, said.loss, said.weight))
-                if place is not None and save_every and state.step % save_every == 0:
+                # Guides that were made anew are those of the epoch's first step, which a checkpoint does not hold.
+                if place is not None and save_every and not refresh and state.step % save_every == 0:
                     state.save(place)
         state.close(number, monotonic() - began, {} if probe is None else probe(model))
         if place is not None:
@@ -151,8 +155,9 @@ def _step(
 ) -> _Said:
     """One update from one batch, in parts that fit the budget; each term is the mean over all that take part in it."""
     weight = objective.weight_at(state.step / max(1, state.total - 1))
+    torch.manual_seed(state.recipe.seed * 1_000_003 + state.step)
     state.optimiser.zero_grad()
-    parts = [[rows[i] for i in part] for part in pack([len(encoded[i]) for i in rows], model.budget)]
+    parts = [[rows[i] for i in part] for part in pack([len(encoded[i]) for i in rows], state.budget)]
     labelled = sum(examples[i].label is not None for i in rows)
     guided = sum(_any(examples[i].guide) for i in rows)
     task = penalty = 0.0
@@ -165,7 +170,9 @@ def _step(
         loss.backward()
         task += float(terms.task.detach()) / max(1, labelled)
         penalty += float(terms.penalty.detach()) / max(1, guided)
-    nn.utils.clip_grad_norm_(state.learning, state.recipe.clip)
+    norm = nn.utils.clip_grad_norm_(state.learning, state.recipe.clip)
+    if not bool(torch.isfinite(norm)):
+        raise BadModel(_diverged(state, [examples[i].id for i in rows], place, what="gradient"))
     for group in state.optimiser.param_groups:
         group["lr"] = state.recipe.rate_at(state.step, state.total)
     state.optimiser.step()
@@ -179,12 +186,12 @@ def _any(guide: object) -> bool:
     return bool(guide)
 
 
-def _diverged(state: "_State", ids: Sequence[str], place: Path | None) -> str:
-    kept = f" The last checkpoint is kept in {place}." if place is not None else ""
+def _diverged(state: "_State", ids: Sequence[str], place: Path | None, what: str = "loss") -> str:
+    kept = f" The last checkpoint is kept in {place}." if place is not None and _checkpoints(place) else ""
     some = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
     return (
-        f"the loss is not a number at step {state.step + 1} of {state.total}, in the texts {some}.{kept} A lower rate "
-        "or a smaller weight usually helps."
+        f"the {what} is not a number at step {state.step + 1} of {state.total}, in the texts {some}.{kept} A lower "
+        "rate or a smaller weight usually helps."
     )
 
 
@@ -263,16 +270,10 @@ def _training(module: nn.Module) -> Generator[None]:
             part.training = mode
 
 
-@contextmanager
-def _dice(state: "_State") -> Generator[None]:
-    """Dropout draws from the training's own random numbers; those of the caller are as before."""
-    with torch.random.fork_rng(devices=[]):
-        torch.random.set_rng_state(state.dice)
-        state.live = True
-        try:
-            yield
-        finally:
-            state.dice, state.live = torch.random.get_rng_state(), False
+def _dice(model: Model) -> AbstractContextManager[None]:
+    """Training draws its own random numbers, seeded anew for every step; those of the caller are as before."""
+    device = model.words.weight.device
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 # ------------------------------------------------------------------------------------------------------ checkpoints
@@ -288,9 +289,8 @@ class _State:
     per_epoch: int
     learning: list[nn.Parameter]
     optimiser: torch.optim.Optimizer
-    dice: Tensor
-    live: bool = False
-    """Whether the random numbers are those of torch itself at the moment."""
+    budget: int
+    """Tokens of a pass; kept, since what dropout draws depends on how a batch is divided."""
     step: int = 0
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     history: list[Epoch] = field(default_factory=list[Epoch])
@@ -299,8 +299,7 @@ class _State:
     def begin(cls, model: Model, digest: str, per_epoch: int, recipe: Recipe) -> "_State":
         learning = [p for p in model.module.parameters() if p.requires_grad]
         optimiser = torch.optim.AdamW(_groups(model.module, recipe.decay), lr=recipe.rate)
-        dice = torch.Generator().manual_seed(recipe.seed).get_state()
-        return cls(model.module, recipe, digest, per_epoch, learning, optimiser, dice)
+        return cls(model.module, recipe, digest, per_epoch, learning, optimiser, model.budget)
 
     @property
     def total(self) -> int:
@@ -318,23 +317,22 @@ class _State:
     def save(self, folder: Path) -> None:
         """A folder that appears under its name when it is complete; older ones are removed after it is there."""
         folder.mkdir(parents=True, exist_ok=True)
-        into, part = folder / f"checkpoint-{self.step:07d}", folder / ".checkpoint.tmp"
+        into, part = folder / f"checkpoint-{self.step:07d}-{len(self.history):03d}", folder / ".checkpoint.tmp"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         save_file(_tensors(self.module), part / "model.safetensors")
         slots = {f"{i}.{name}": t for i, s in self._slots().items() for name, t in s.items()}
-        save_file(
-            {**slots, "dice": torch.random.get_rng_state() if self.live else self.dice}, part / "state.safetensors"
-        )
+        save_file(slots, part / "state.safetensors")
         facts = {
             "digest": self.digest,
+            "budget": self.budget,
             "step": self.step,
             "sums": self.sums,
             "history": list(map(asdict, self.history)),
         }
         (part / "state.json").write_text(json.dumps(facts), "utf-8")
-        shutil.rmtree(into, ignore_errors=True)
-        os.replace(part, into)
+        if not into.exists():
+            os.replace(part, into)
         for old in _checkpoints(folder):
             if old != into:
                 shutil.rmtree(old)
@@ -361,14 +359,13 @@ class _State:
             for name, values in _tensors(self.module).items():
                 values.copy_(stored[name])
         slots = load_file(found[-1] / "state.safetensors")
-        self.dice = slots.pop("dice")
         state: dict[int, dict[str, Tensor]] = {}
         for name, values in slots.items():
             number, _, slot = name.partition(".")
             state.setdefault(int(number), {})[slot] = values
         whole: Any = self.optimiser.state_dict()
         self.optimiser.load_state_dict({**whole, "state": state})
-        self.step, self.sums = facts["step"], facts["sums"]
+        self.budget, self.step, self.sums = facts["budget"], facts["step"], facts["sums"]
         self.history = [Epoch(**epoch) for epoch in facts["history"]]
 
 
@@ -391,7 +388,7 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-*")) if folder.is_dir() else []
 
 
-def _digest(model: Model, examples: Sequence[Example], objective: Objective, recipe: Recipe) -> str:
+def _digest(model: Model, examples: Sequence[Example | Encoded], objective: Objective, recipe: Recipe) -> str:
     """What tells one training from another."""
     found = blake2b(digest(model).encode(), digest_size=16)
     for value in (recipe, objective.weight, objective.anneal, _described(objective.penalty), *examples):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Trainer
 
-from salience.errors import BadInput
+from salience.errors import BadInput, BadModel
 from salience.models.huggingface import HuggingFace
 from salience.objectives import Lesson, Objective, known
 from salience.types import Batch
@@ -30,6 +30,10 @@ class SalienceTrainer(Trainer):
         super().__init__(*args, **options)
         if not isinstance(self.processing_class, PreTrainedTokenizerBase):
             raise BadInput("SalienceTrainer needs the tokenizer: give it as processing_class")
+        if self.args.label_smoothing_factor or self.compute_loss_func is not None:
+            raise BadInput(
+                "SalienceTrainer's loss is its objective's: leave out label_smoothing_factor and loss functions"
+            )
         self.objective = objective
         self.data_collator = _Collator(self.data_collator)
         self.adapter = HuggingFace(self._plain(self.model), self.processing_class, type(self.model).__name__)
@@ -55,24 +59,33 @@ class SalienceTrainer(Trainer):
     ) -> Any:
         """The objective on one forward pass, through whatever the model is wrapped in."""
         self.adapter.module, self.adapter.call = self._plain(model), model
-        lesson = self._lesson(inputs)
-        terms = self.objective(lesson)
-        total = max(1, self.state.max_steps)
-        weight = self.objective.weight_at(min(1.0, self.state.global_step / total))
+        with torch.set_grad_enabled(torch.is_grad_enabled() or self.objective.penalty is not None):
+            lesson = self._lesson(inputs)
+            terms = self.objective(lesson)
+        step = self.state.global_step
+        weight = self.objective.weight_at(min(1.0, step / max(1, self.state.max_steps - 1)))
         task = terms.task / known(lesson).sum().clamp_min(1)
         penalty = terms.penalty / lesson.guided.sum().clamp_min(1)
+        loss = task + weight * penalty
         if model.training:
             self._told.append((float(penalty.detach()), weight))
-        loss = task + weight * penalty
+            if not bool(torch.isfinite(loss)):
+                raise BadModel(
+                    f"the loss is not a number at step {step + 1} of {self.state.max_steps}. Checkpoints in "
+                    f"{self.args.output_dir} are kept. A lower rate or a smaller weight usually helps."
+                )
         return (loss, {"loss": loss, "logits": lesson.output.logits}) if return_outputs else loss
 
     def _lesson(self, inputs: Mapping[str, Any]) -> Lesson:
         ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
+        if not bool(mask[:, 0].all()):
+            raise BadInput("texts are padded on the left; set tokenizer.padding_side = 'right'")
         special = torch.isin(ids, self._special.to(ids.device)) | ~mask
         batch = Batch(ids, mask, special, inputs.get("token_type_ids"))
         attention = None if self.objective.penalty is None else "differentiable"
         output = self.adapter(batch, attention=attention)
-        return Lesson(self.adapter, batch, output, inputs["labels"], inputs[COLUMN].to(output.logits) * ~special)
+        labels = _labels(inputs["labels"], self.adapter)
+        return Lesson(self.adapter, batch, output, labels, inputs[COLUMN].to(output.logits) * ~special)
 
     @property
     def _special(self) -> Tensor:
@@ -86,6 +99,18 @@ class SalienceTrainer(Trainer):
             logs |= dict(zip(("penalty", "penalty_weight"), means, strict=True))
             self._told = []
         super().log(logs, *args, **options)
+
+
+def _labels(labels: Tensor, model: HuggingFace) -> Tensor:
+    """As a lesson has them: columns for one label, and otherwise the shape of the logits."""
+    if model.link == "softmax":
+        if labels.dim() > 1:
+            raise BadInput(
+                "each text has several labels, but the model learns one: set problem_type to "
+                "'multi_label_classification' in its configuration"
+            )
+        return labels
+    return labels.reshape(len(labels), -1)
 
 
 class _Collator:

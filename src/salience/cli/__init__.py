@@ -13,6 +13,7 @@ import click
 
 import salience
 from salience.cli.catalogue import methods, models
+from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
 from salience.cli.options import examples
 from salience.cli.papers import paper
@@ -112,5 +113,5 @@ def cli() -> None:
     """Why did the model say that, and can the explanation be believed?"""
 
 
-for command in (explain, show, export, train, paper, methods, models):
+for command in (explain, evaluate, show, export, train, paper, methods, models):
     cli.add_command(command)

@@ -23,21 +23,24 @@ from salience.errors import BadInput
 @click.option("--validation", required=True, metavar="DATA")
 @click.option("--test", required=True, metavar="DATA")
 @click.option("--other", "others", metavar="NAME=DATA", multiple=True, help="Test data of another domain.")
+@click.option("--text-column", default="text", show_default=True, metavar="NAME")
 @click.option("--label-column", default="label", show_default=True, metavar="NAME")
 @click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where all of it goes.")
 @click.option("--size", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
+@click.option("--method", default="input_x_gradient", show_default=True, help="The explanations.")
 @click.option("--rate", type=float, default=2e-5, show_default=True, help="The learning rate.")
+@click.option("--device", help="Such as cpu or cuda.  [default: cpu]")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Trainings at a time.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def paper(name: str, **given: Any) -> None:
     """Run the protocol of the paper NAME and print its table. Known: sallm."""
     from salience.papers import find
+    from salience.papers.reports import sallm
     from salience.papers.sallm import SIZES, compared, looked, markdown
     from salience.runs import complete
     from salience.teaching import Telling
     from salience.train import Recipe
     from salience.views.progress import stages
-    from salience.papers.reports import sallm
 
     run = find(name)
     with stages(sys.stderr.isatty() and not given["quiet"]) as bar:
@@ -50,7 +53,9 @@ def paper(name: str, **given: Any) -> None:
             size=SIZES[given["size"]],
             others=dict(_named(other, given) for other in given["others"]),
             recipe=Recipe(rate=given["rate"]),
+            method=given["method"],
             workers=given["workers"],
+            device=given["device"],
             say=say,
             telling=telling,
         )
@@ -74,4 +79,4 @@ def _named(text: str, given: dict[str, Any]) -> Any:
 def _source(name: str, given: dict[str, Any]) -> Any:
     from salience.data import source
 
-    return source(name, label=given["label_column"])
+    return source(name, text=given["text_column"], label=given["label_column"])

@@ -225,7 +225,8 @@ def _tell(name: str, found: "Taught", as_json: bool, quiet: bool) -> None:
     after = found.epochs[-1].measures
     names = [name for name in after if name in found.before]
     if names:
-        click.echo(f"{'':22}{'teacher':>10}{'student':>10}")
+        start = "at start" if found.course["method"] == "rationale" else "teacher"
+        click.echo(f"{'':22}{start:>10}{'student':>10}")
         for measure in names:
             click.echo(f"{measure.replace('_', ' '):22}{found.before[measure]:10.3f}{after[measure]:10.3f}")
     for data, value in found.scores.items():

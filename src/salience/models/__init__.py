@@ -51,7 +51,12 @@ def load(
 
 def sample() -> list[str]:
     """The bundled sentences with their labels and rationales, each a line of JSON."""
-    return files("salience.models.bundled").joinpath("sample.jsonl").read_text("utf-8").splitlines()
+    return sample_file().read_text("utf-8").splitlines()
+
+
+def sample_file() -> Path:
+    """Where they lie: a data set like any other."""
+    return Path(str(files("salience.models.bundled").joinpath("sample.jsonl")))
 
 
 def load_to_train(

@@ -16,16 +16,19 @@ def sallm(result: Result) -> str:
     return document(
         "SalLM: attention taught by explanations",
         f"<p>Accuracy in per cent: mean ± standard deviation over {result.size.seeds} seeds. The difference from "
-        "vanilla is that of the test answers, with a 95 % interval of a bootstrap over texts and seeds. The poster's "
-        "own figures are those of BERT-base over 3 seeds.</p>",
+        "vanilla is that of the test answers, with a 95 % interval of a bootstrap over texts and seeds; the p-values "
+        "of the three differences are not corrected for their number. The poster's own figures are those of BERT-base "
+        "over 3 seeds.</p>",
         table(*compared(result)),
         figure(by_seed(result, "svg")),
         f"<h2>What became of attention</h2>{table(*looked(result))}",
-        "<p>On validation texts, against the teacher's explanations; the row of vanilla is the teacher itself. "
+        "<p>On validation texts, against the teacher's explanations; the row of vanilla is that teacher itself, and "
+        "the teacher of iterative is the student of sallm. "
         "Agreement is a rank correlation, held-out agreement that with occlusion, which taught nobody. "
         "Comprehensiveness and sufficiency are those of attention as an explanation of the model it belongs to.</p>",
         f"<h2>Chosen on validation texts alone</h2>{table(('λ', 'share', 'validation accuracy'), grid)}"
-        f"<p>λ = {result.chosen['weight']:g} and a share of {result.chosen['share']:g}.</p>",
+        f"<p>λ = {result.chosen['weight']:g} and a share of {result.chosen['share']:g}, by the first seed, which is "
+        "one of those above.</p>",
         f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in settings.items()])}",
     )
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,6 +114,7 @@ class Plan:
     folder: Path
     recipe: Recipe
     method: str
+    options: Mapping[str, Any]
 
     def taught(self, asked: Asked, telling: Telling = Telling()) -> Taught:  # noqa: B008
         teacher = self._teacher(asked)
@@ -126,13 +128,13 @@ class Plan:
             teacher=None if teacher is None else self.folder / str(teacher) / "student",
             shelf=None if teacher is None else self.folder / f"explanations-{teacher}",
             telling=telling,
+            **self.options,
         )
 
     def _course(self, asked: Asked) -> Course:
         # Three models: the teacher, its student, and the student's student. The second is what sallm has made.
-        rounds = 1 if asked.variant == "iterative" else Course.rounds
         recipe = replace(self.recipe, seed=asked.seed)
-        return Course(asked.variant, self.method, weight=asked.weight, share=asked.share, rounds=rounds, recipe=recipe)
+        return Course(asked.variant, self.method, weight=asked.weight, share=asked.share, rounds=1, recipe=recipe)
 
     def _teacher(self, asked: Asked) -> Asked | None:
         if asked.variant == "vanilla":
@@ -154,11 +156,15 @@ def run(
     workers: int = 1,
     say: Callable[[str], None] = lambda _: None,
     telling: Telling = Telling(),  # noqa: B008
+    **options: Any,
 ) -> Result:
-    """All variants and seeds; stopped, it goes on where it was. ``workers`` processes train at a time."""
+    """All variants and seeds; stopped, it goes on where it was. ``workers`` processes train at a time.
+
+    ``options`` are those of :func:`salience.models.load_to_train`.
+    """
     folder, seeds = Path(out), range(size.seeds)
     recipe = replace(recipe, epochs=size.epochs)
-    plan = Plan(model, train, validation, {"test": test, **(others or {})}, folder, recipe, method)
+    plan = Plan(model, train, validation, {"test": test, **(others or {})}, folder, recipe, method, options)
 
     def made(*asked: Asked) -> list[Taught]:
         found = dict(_made(plan, asked, workers, say, telling))

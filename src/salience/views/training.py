@@ -35,7 +35,10 @@ def page(found: "Taught", *, title: str = "Trained with explanations") -> str:
     ]
     return document(
         escape(title),
-        table(("", "teacher", "student"), [*measured, *tested]),
+        table(
+            ("", "at start" if found.course.get("method") == "rationale" else "teacher", "student"),
+            [*measured, *tested],
+        ),
         f"<h2>Through the epochs</h2>{figure(through_epochs(found, 'svg'))}",
         f"<h2>The course</h2>{table((), [(name, str(value)) for name, value in found.course.items()])}",
     )

@@ -1,0 +1,127 @@
+"""``salience evaluate``: which explanation can be believed."""
+
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from salience.cli.options import Model, examples, model, pairs
+from salience.errors import BadInput
+
+if TYPE_CHECKING:
+    from salience.data import Source
+    from salience.evaluate import Evaluation, Report
+
+
+@click.command(
+    epilog=examples(
+        "salience evaluate                                      (the bundled model and sample)",
+        "salience evaluate --data reviews.jsonl --method attention --method integrated_gradients",
+        "salience evaluate --data movies.jsonl --rationale-column rationale_spans --metric auprc --metric token_f1",
+        "salience evaluate --data reviews.jsonl --model my-model --erase delete --html report.html",
+    )
+)
+@click.option("--data", default="sample", show_default=True, metavar="DATA", help="Texts, or the bundled `sample`.")
+@click.option("--method", "methods", metavar="NAME", multiple=True, help="May be repeated.  [default: the usual ones]")
+@click.option("--metric", "metrics", metavar="NAME", multiple=True, help="May be repeated.  [default: the usual ones]")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of a method.")
+@click.option("--target", metavar="LABEL", help="The label to explain.  [default: the predicted one]")
+@click.option("--erase", metavar="KIND", help="mask, delete, zero, mean, pad or unk.  [default: mask, or mean]")
+@click.option("--text-column", default="text", show_default=True, metavar="NAME")
+@click.option("--id-column", metavar="NAME", help="[default: the row's number]")
+@click.option("--rationale-column", metavar="NAME", help="What people have marked: lists of [start, end] spans.")
+@click.option("--spans", type=click.Choice(["characters", "words"]), default="characters", show_default=True)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N texts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with the numbers of every text.")
+@click.option("--csv", metavar="FILE", type=click.Path(path_type=Path), help="Write a line for each cell.")
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@model
+def evaluate(model: Model, **given: Any) -> None:
+    """Measure which explanations can be believed.
+
+    Texts are explained by several methods, tokens are erased by what each explanation says, and the model is
+    asked again. Three explanations that know nothing of the model are always measured too.
+    """
+    from salience.evaluate import METHODS
+    from salience.evaluate import evaluate as evaluated
+    from salience.lessons import examples as read
+    from salience.models import load
+
+    loaded = load(model.model, **model.options)
+    loaded.budget = model.budget or loaded.budget
+    with _progress(given["quiet"]) as report:
+        found = evaluated(
+            loaded,
+            read(_source(given), limit=given["limit"]),
+            given["methods"] or METHODS,
+            metrics=given["metrics"] or None,
+            target=given["target"],
+            erase=given["erase"],
+            report=report,
+            seed=given["seed"],
+            **pairs(given["settings"]),
+        )
+    _write(found, {"csv": given["csv"], "html": given["html"]})
+    _tell(found, given["as_json"])
+
+
+def _source(given: Mapping[str, Any]) -> "Source":
+    from salience.data import source
+    from salience.models import sample_file
+
+    if given["data"] == "sample":
+        return source(sample_file(), id="id", rationale="rationale_spans")
+    return source(
+        given["data"],
+        text=given["text_column"],
+        id=given["id_column"],
+        rationale=given["rationale_column"],
+        spans=given["spans"],
+    )
+
+
+def _write(found: "Evaluation", files: Mapping[str, Path | None]) -> None:
+    from salience.runs import complete
+    from salience.views.evaluation import page, to_csv
+
+    for kind, path in files.items():
+        if path is not None:
+            if not path.parent.is_dir():
+                raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
+            with complete(path) as file:
+                file.write((to_csv if kind == "csv" else page)(found).encode())
+
+
+def _tell(found: "Evaluation", as_json: bool) -> None:
+    from salience.views import evaluation
+
+    if as_json:
+        click.echo(evaluation.to_json(found))
+        return
+    from rich.console import Console
+
+    from salience.verdict import verdict
+
+    console = Console()
+    console.print(evaluation.terminal(found), crop=False, overflow="ignore")
+    console.print(f"\n{evaluation.legend(found)}\n", style="dim", highlight=False)
+    for sentence in verdict(found):
+        console.print(f"• {sentence}", highlight=False)
+
+
+@contextmanager
+def _progress(quiet: bool) -> "Generator[Report | None]":
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("measuring", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)

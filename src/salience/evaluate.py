@@ -1,0 +1,285 @@
+"""Orchestration: explanations to numbers for every text, to a table with intervals and controls, to an answer."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience import metrics as _metrics
+from salience.batching import pack
+from salience.data import Source
+from salience.erasure import Erasure, usual
+from salience.errors import BadInput
+from salience.evaluation import CONTROLS, Cell, Evaluation, best_of
+from salience.explainer import AnyMethod, each_layer, explain_encoded, prepare
+from salience.explanation import Explanation
+from salience.lessons import Example, examples, marked, read
+from salience.metrics.agreement import kendall, spearman
+from salience.metrics.erasing import Erasing, Measured, measured
+from salience.settings import settings_of
+from salience.stats import Estimate, Resampled, holm
+from salience.types import Encoded, Kind, Model, Target, Targets, Text
+
+METHODS = ("gradient", "input_x_gradient", "integrated_gradients", "occlusion")
+METRICS = ("comprehensiveness", "sufficiency", "hiding_area", "decision_flip", "loo_spearman")
+PLAUSIBLE = ("token_f1", "auprc")
+"""Added where people have marked the texts."""
+
+LEAVE_ONE_OUT = "occlusion"
+DOUBT = 0.05
+"""The largest p-value, corrected for the number of methods, that counts as beyond doubt."""
+
+Report = Callable[[int, int], None]
+"""(texts measured, of how many)"""
+
+
+def evaluate(
+    model: Model,
+    data: Source | Sequence[Example] | Sequence[Text],
+    method: AnyMethod | Sequence[AnyMethod] = METHODS,
+    *,
+    explained: Mapping[str, Sequence[Explanation]] | None = None,
+    metrics: Sequence[str] | None = None,
+    target: str | int | None = None,
+    kind: Kind = "probability",
+    erase: Erasure | None = None,
+    report: Report | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> Evaluation:
+    """Explain texts by several methods and measure which explanation can be believed.
+
+    ``data`` are texts, or examples or a source whose rationales are what people have marked. The label explained is
+    the predicted one unless ``target`` names another. ``explained`` are explanations that are there already, by name
+    and in the order of the texts; their label is that of all. ``erase`` is how tokens are taken away. Settings are
+    those of the methods, as for :func:`salience.explain`.
+
+    >>> evaluate(model, ["A fine film.", "A bore."], ["gradient", "attention"])          # doctest: +SKIP
+    """
+    given, before = _given(data), dict(explained or {})
+    encoded = read(model, given)
+    _check(given, encoded, before)
+    first = next(iter(before.values()), None)
+    labels: list[str | int | None] = [target] * len(given) if first is None else [e.target.label for e in first]
+    scale: Kind = "logit" if model.link == "identity" else kind
+    names = (method,) if isinstance(method, str) or callable(method) else tuple(method)
+    asked = each_layer(model, prepare([*(m for m in names if m not in CONTROLS), *CONTROLS], settings))
+    rows: dict[int, list[Explanation]] = {}
+    for some in explain_encoded(model, encoded, asked, [Target(label, kind=scale) for label in labels]):
+        rows |= some
+    every = [rows[i] for i in range(len(given))]
+    made = {name: [row[i] for row in every] for i, name in enumerate(_named(every[0]))}
+    judged = _Judged(model, given, encoded, before | made, scale, erase or usual(model))
+    wanted = tuple(metrics or (*METRICS, *(PLAUSIBLE if any(e.rationale for e in given) else ())))
+    values, curves = judged.measured(wanted, report or (lambda *_: None))
+    return _evaluation(judged, wanted, values, curves, seed)
+
+
+def _given(data: Source | Sequence[Example] | Sequence[Text]) -> list[Example]:
+    if isinstance(data, Source):
+        return examples(data)
+    given = [e if isinstance(e, Example) else Example(str(i), e) for i, e in enumerate(data)]
+    if not given:
+        raise BadInput("there are no texts to evaluate on")
+    return given
+
+
+def _named(row: Sequence[Explanation]) -> list[str]:
+    """Each by its method; several of one method by the setting that tells them apart as well."""
+    names = [e.method for e in row]
+    return [
+        f"{e.method}.{e.settings['layer']}" if names.count(e.method) > 1 and "layer" in e.settings else e.method
+        for e in row
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The texts as the model reads them, with their explanations."""
+
+    model: Model
+    given: Sequence[Example]
+    encoded: Sequence[Encoded]
+    explained: Mapping[str, Sequence[Explanation]]
+    kind: Kind
+    erase: Erasure
+
+    def measured(
+        self, wanted: tuple[str, ...], report: Report
+    ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
+        """Numbers of (texts × methods) by metric, and the mean curves."""
+        erasing, leaving, marking = _metrics.chosen(wanted)
+        n, k = len(self.given), len(self.explained)
+        values = {name: np.full((n, k), np.nan) for name in wanted}
+        curves: dict[str, list[list[np.ndarray]]] = {m.__name__: [[] for _ in range(k)] for m in erasing if m.curve}
+        done = 0
+        for rows in pack([len(e) for e in self.encoded], self.model.budget):
+            if erasing:
+                for column, found in enumerate(self._erased(rows, erasing)):
+                    for metric, one in zip(erasing, found, strict=True):
+                        values[metric.__name__][rows, column] = one.value.numpy()
+                        if one.curve is not None:
+                            curves[metric.__name__][column].append(one.curve.numpy())
+            if leaving:
+                self._left_out(rows, values)
+            report(done := done + len(rows), n)
+        if marking:
+            self._marked(marking, values)
+        means = {
+            name: {m: np.concatenate(parts, 1).mean(1) for m, parts in zip(self.explained, of, strict=True)}
+            for name, of in curves.items()
+        }
+        return values, means
+
+    def _erased(self, rows: Sequence[int], erasing: Sequence[Erasing]) -> list[list[Measured]]:
+        batch = self.model.batch([self.encoded[i] for i in rows])
+        scores = [_padded([found[i].scores for i in rows], batch.ids.device) for found in self.explained.values()]
+        return measured(self.model, batch, scores, self._target(rows), [(m, {}) for m in erasing], erase=self.erase)
+
+    def _target(self, rows: Sequence[int]) -> Targets:
+        first = next(iter(self.explained.values()))
+        device = self.model.words.weight.device
+        labels = torch.tensor([self.model.resolve(first[i].target.label) for i in rows], device=device)
+        return Targets(labels, None, self.kind, self.model.link)
+
+    def _left_out(self, rows: Sequence[int], values: Mapping[str, np.ndarray]) -> None:
+        asked = prepare(LEAVE_ONE_OUT, {"erase": self.erase})
+        target = self._target(rows)
+        wanted = [Target(int(label), kind=target.kind) for label in target.labels]
+        found: dict[int, list[Explanation]] = {}
+        for some in explain_encoded(self.model, [self.encoded[i] for i in rows], asked, wanted):
+            found |= some
+        for place, i in enumerate(rows):
+            truth = _content(found[place][0])
+            for column, explanations in enumerate(self.explained.values()):
+                scores = _content(explanations[i])
+                for name, correlation in (("loo_spearman", spearman), ("loo_kendall", kendall)):
+                    if name in values:
+                        values[name][i, column] = correlation(scores, truth)
+
+    def _marked(self, marking: Sequence[Callable[..., float]], values: Mapping[str, np.ndarray]) -> None:
+        marks = {
+            i: np.array([m > 0 for m, s in zip(marked(e.rationale, seen), seen.special, strict=True) if not s])
+            for i, (e, seen) in enumerate(zip(self.given, self.encoded, strict=True))
+            if e.rationale is not None
+        }
+        if not marks:
+            raise BadInput("these metrics need rationales: name the column that holds what people have marked")
+        share = float(np.mean([m.mean() for m in marks.values()]))
+        for i, truth in marks.items():
+            for column, explanations in enumerate(self.explained.values()):
+                scores = _content(explanations[i])
+                for metric in marking:
+                    settings = {"share": share} if "share" in settings_of(metric) else {}
+                    values[metric.__name__][i, column] = metric(scores, truth, **settings)
+
+
+def _check(
+    given: Sequence[Example], encoded: Sequence[Encoded], explained: Mapping[str, Sequence[Explanation]]
+) -> None:
+    """Whether explanations that were made before are of these texts, these tokens and one label."""
+    for name, found in explained.items():
+        if len(found) != len(given):
+            raise BadInput(f"{name} explains {len(found)} texts of {len(given)}; it must explain all of them")
+        for example, seen, e in zip(given, encoded, found, strict=True):
+            _fits(name, example, seen, e)
+    for example, *row in zip(given, *explained.values(), strict=True):
+        if len(labels := {e.target.label for e in row}) > 1:
+            raise BadInput(
+                f"the explanations of {example.id!r} are of different labels, {' and '.join(sorted(labels))}; only "
+                "those of one label can be compared"
+            )
+
+
+def _fits(name: str, example: Example, seen: Encoded, e: Explanation) -> None:
+    if e.text != seen.text:
+        raise BadInput(
+            f"{name} of {example.id!r} explains another text: {e.text[:60]!r}, not {seen.text[:60]!r}; explain these "
+            "texts again"
+        )
+    if e.tokens != seen.tokens:
+        raise BadInput(
+            f"{name} of {example.id!r} was made for another tokenizer: its tokens begin {' '.join(e.tokens[:6])!r}, "
+            f"and those of this model {' '.join(seen.tokens[:6])!r}; evaluate with the model that was explained"
+        )
+    if len(e.scores) != len(e.tokens):
+        raise BadInput(f"{name} of {example.id!r} has {len(e.scores)} scores for {len(e.tokens)} tokens")
+    if not np.isfinite(e.scores).all():
+        raise BadInput(f"{name} of {example.id!r} has scores that are not numbers; explain this text again")
+
+
+def _content(e: Explanation) -> np.ndarray:
+    """The scores of the tokens that stand for text."""
+    return np.array([score for score, special in zip(e.scores, e.special, strict=True) if not special])
+
+
+def _padded(rows: Sequence[Sequence[float]], device: torch.device) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *(0.0,) * (width - len(row))] for row in rows], dtype=torch.float64, device=device)
+
+
+# ------------------------------------------------------------------------------------------------------ the table
+
+
+def _evaluation(
+    judged: _Judged,
+    wanted: tuple[str, ...],
+    values: Mapping[str, np.ndarray],
+    curves: Mapping[str, Mapping[str, np.ndarray]],
+    seed: int,
+) -> Evaluation:
+    names = tuple(judged.explained)
+    cells = {
+        (cell.method, cell.metric): cell for metric in wanted for cell in _cells(names, metric, values[metric], seed)
+    }
+    return Evaluation(
+        model=judged.model.name,
+        texts=len(judged.given),
+        ids=tuple(e.id for e in judged.given),
+        methods=names,
+        metrics=wanted,
+        cells=cells,
+        curves={m: {name: tuple(map(float, curve)) for name, curve in of.items()} for m, of in curves.items()},
+        gaps={name: gaps for name, found in judged.explained.items() if (gaps := _gaps(found, seed))},
+        settings={
+            "erase": judged.erase,
+            "kind": judged.kind,
+            "seed": seed,
+            "methods": {name: dict(found[0].settings) for name, found in judged.explained.items()},
+        },
+    )
+
+
+def _cells(names: Sequence[str], metric: str, values: np.ndarray, seed: int) -> Iterator[Cell]:
+    drawn = Resampled.of(values, seed=seed)
+    estimates = {name: drawn.estimate(i) for i, name in enumerate(names)}
+    direction = _metrics.better(metric)
+    column = {name: i for i, name in enumerate(names)}
+    real = [name for name in names if name not in CONTROLS]
+    best = best_of({name: estimates[name] for name in real}, direction) if real else None
+    floor = {name: drawn.difference(column[name], column["random"]) for name in names if name != "random"}
+    corrected = dict(zip(real, holm([floor[name].p for name in real]), strict=True))
+    for name in names:
+        ahead = name in real and (floor[name].mean > 0) == (direction == "higher") and floor[name].clear
+        yield Cell(
+            name,
+            metric,
+            _metrics.aspect(metric),
+            direction,
+            estimates[name],
+            floor.get(name),
+            drawn.difference(column[name], column[best]) if best and name in real and name != best else None,
+            ahead and corrected[name] <= DOUBT,
+            tuple(values[:, column[name]].tolist()),
+        )
+
+
+def _gaps(found: Sequence[Explanation], seed: int) -> dict[str, Estimate]:
+    names = sorted({name for e in found for name in e.gaps})
+    if not names:
+        return {}
+    drawn = Resampled.of([[abs(e.gaps.get(name, np.nan)) for name in names] for e in found], seed=seed)
+    return {name: drawn.estimate(i) for i, name in enumerate(names)}

@@ -1,0 +1,199 @@
+"""Explanations that were made elsewhere, brought to the tokens that a model reads, so that they can be measured.
+
+Scores of other tokens are carried over by characters: a token's score is shared out over the characters it stands
+for, and a token of ours gets what falls on its own. Sums are kept, and any tokenizer meets any other.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from salience.errors import BadInput
+from salience.explainer import targets
+from salience.explanation import ExplainedTarget, Explanation
+from salience.passes import forward
+from salience.types import Encoded, Model, Target, on_scale
+from salience.words import Span
+
+
+def carried(offsets: Sequence[Span], scores: Sequence[float], onto: Encoded) -> tuple[float, ...]:
+    """Scores of spans of the text as scores of a model's tokens.
+
+    >>> read = Encoded("unfair", (1, 2), ("un", "fair"), ((0, 2), (2, 6)), (False, False))
+    >>> carried([(0, 6)], [3.0], read)
+    (1.0, 2.0)
+    """
+    found = [0.0] * len(onto)
+    for (a, b), score in zip(offsets, scores, strict=True):
+        shares = [
+            0 if special else max(0, min(b, end) - max(a, start))
+            for (start, end), special in zip(onto.offsets, onto.special, strict=True)
+        ]
+        for token, share in enumerate(shares):
+            found[token] += score * share / max(1, sum(shares))
+    return tuple(found)
+
+
+def located(text: str, tokens: Sequence[str]) -> list[Span]:
+    """Where each token stands in the text, one after the other; marks of tokenizers (##, ▁, Ġ) are no part of it.
+
+    A token that is not found, such as a special one, has an empty span.
+
+    >>> located("so unfair", ["[CLS]", "so", "un", "##fair"])
+    [(0, 0), (0, 2), (3, 5), (5, 9)]
+    """
+    found: list[Span] = []
+    at, low = 0, text.lower()
+    for token in tokens:
+        bare = token.removeprefix("##").lstrip("▁Ġ ").removesuffix("</w>").strip().lower()
+        start = low.find(bare, at) if bare else -1
+        # Tokens follow each other but for white space; one that is far away is another word of the same letters.
+        if start < 0 or text[at:start].strip():
+            found.append((at, at))
+            continue
+        at = start + len(bare)
+        found.append((start, at))
+    return found
+
+
+def imported(model: Model, rows: Sequence[Mapping[str, Any]], *, name: str = "imported") -> list[Explanation]:
+    """Rows of ``text``, ``scores`` and either ``offsets`` or ``tokens``, with a ``target`` label if there is one.
+
+    ``method`` names who made them; without one it is ``name``.
+    """
+    checked = [_checked(row, number, name) for number, row in enumerate(rows, 1)]
+    return [
+        _explanation(model, seen, carried(offsets, scores, seen), label, method)
+        for seen, (_, offsets, scores, label, method) in zip(
+            model.encode([text for text, *_ in checked]), checked, strict=True
+        )
+    ]
+
+
+def _checked(
+    row: Mapping[str, Any], number: int, name: str
+) -> tuple[str, Sequence[Span], Sequence[float], str | int | None, str]:
+    text, scores = row.get("text"), row.get("scores")
+    if not isinstance(text, str) or not text.strip():
+        raise BadInput(f"row {number}: text must be a text that is not empty, not {text!r}")
+    if not isinstance(scores, Sequence) or isinstance(scores, str) or not all(_number(s) for s in scores):  # pyright: ignore
+        raise BadInput(f"row {number}: scores must be a list of numbers, one per token")
+    tokens, offsets = row.get("tokens"), row.get("offsets")
+    if offsets is None and tokens is None:
+        raise BadInput(f"row {number} has neither offsets nor tokens; one of them must say what each score is of")
+    spans = [(int(a), int(b)) for a, b in offsets] if offsets is not None else located(text, tokens)
+    if len(spans) != len(scores):
+        raise BadInput(f"row {number} has {len(scores)} scores for {len(spans)} tokens; there must be one for each")
+    for a, b in spans:
+        if not 0 <= a <= b <= len(text):
+            raise BadInput(f"row {number}: the span {a} to {b} lies outside its text of {len(text)} characters")
+    target = row.get("target")
+    label = target.get("label") if isinstance(target, Mapping) else target  # pyright: ignore
+    return text, spans, list(map(float, scores)), label, str(row.get("method") or name)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _explanation(
+    model: Model, seen: Encoded, scores: tuple[float, ...], label: str | int | None, method: str
+) -> Explanation:
+    logits = forward(model, model.batch([seen])).logits
+    target = targets(model, Target(label), logits)
+    probabilities = on_scale(logits, "probability", model.link)[0].tolist()
+    return Explanation(
+        text=seen.text,
+        tokens=seen.tokens,
+        offsets=seen.offsets,
+        special=seen.special,
+        scores=scores,
+        target=ExplainedTarget(model.label(int(target.labels[0])), None, "logit"),
+        value=float(target(logits)[0]),
+        probabilities={model.label(c): p for c, p in enumerate(probabilities)},
+        method=method,
+        settings={},
+        model=model.name,
+        pair_at=seen.pair_at,
+        unseen=seen.unseen,
+    )
+
+
+def from_captum(model: Model, text: str, attributions: Any, *, target: str | int | None = None) -> Explanation:
+    """A captum attribution of the model's own tokens: a tensor of (tokens) or (tokens × dimensions), batch of one."""
+    given = torch.as_tensor(attributions).detach().cpu().double()
+    (seen,) = model.encode([text])
+    if given.dim() > 1 and given.shape[0] == 1:
+        given = given[0]
+    scores = given.sum(-1) if given.dim() == 2 else given
+    if scores.shape != (len(seen),):
+        raise BadInput(f"the attributions have the shape {tuple(given.shape)}; the text has {len(seen)} tokens")
+    return _explanation(model, seen, tuple(scores.tolist()), target, "captum")
+
+
+def from_shap(model: Model, explained: Any, *, target: int | None = None) -> list[Explanation]:
+    """A SHAP ``Explanation`` of texts, as ``shap.Explainer(pipeline)(texts)`` gives it: pieces of text with values."""
+    rows: list[dict[str, Any]] = []
+    for pieces, values in zip(explained.data, explained.values, strict=True):
+        spans, at = list[Span](), 0
+        for piece in map(str, pieces):
+            spans.append((at, at + len(piece)))
+            at += len(piece)
+        chosen = (
+            values if getattr(values, "ndim", 1) == 1 else _column(model, "".join(map(str, pieces)), values, target)
+        )
+        rows.append(
+            {
+                "text": "".join(map(str, pieces)),
+                "offsets": spans,
+                "scores": [float(v) for v in chosen],
+                "target": target,
+            }
+        )
+    return imported(model, rows, name="shap")
+
+
+def _column(model: Model, text: str, values: Any, target: int | None) -> Any:
+    """The values of the label that is explained: the predicted one, if none is named."""
+    if target is None:
+        target = int(forward(model, model.batch(model.encode([text]))).logits.argmax(1))
+    return values[:, target]
+
+
+def from_inseq(model: Model, found: Mapping[str, Any]) -> Iterator[Explanation]:
+    """The JSON of an inseq attribution: for each sequence, what its prompt's tokens did to the first new token."""
+    for sequence in found["sequence_attributions"]:
+        rows = sequence["target_attributions"]
+        tokens = [t["token"] for t in sequence["target"]]
+        new = int(sequence.get("attr_pos_start", len(tokens) - len(rows[0])))
+        scores = [_sum(row[0]) for row in rows[:new]]
+        prompt = [t["token"] for t in sequence["target"]][:new]
+        text = "".join(t.replace("Ġ", " ").replace("▁", " ") for t in prompt).strip()
+        yield from imported(model, [{"text": text, "tokens": prompt, "scores": scores}], name="inseq")
+
+
+def _sum(value: Any) -> float:
+    return float(sum(value)) if isinstance(value, Sequence) else float(value)
+
+
+def read_file(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a JSON Lines or Parquet file of explanations."""
+    file = Path(path)
+    if not file.exists():
+        raise BadInput(f"there is no file {file}")
+    if file.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return pq.read_table(file).to_pylist()
+    return [_line(line, number, file) for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)]
+
+
+def _line(line: str, number: int, file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise BadInput(f"line {number} of {file} is not JSON: {error}") from error

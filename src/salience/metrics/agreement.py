@@ -1,0 +1,28 @@
+"""Whether two explanations of one text say the same: of its tokens' scores, one number. NaN where it is undefined."""
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import kendalltau, rankdata
+
+Scores = Float[np.ndarray, " t"]
+
+
+def spearman(a: Scores, b: Scores) -> float:
+    """The correlation of ranks, ties sharing their mean; 0 if either side is constant."""
+    x, y = (rankdata(v) - (len(v) + 1) / 2 for v in (a, b))
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / scale if scale > 0 else 0.0
+
+
+def kendall(a: Scores, b: Scores) -> float:
+    """Kendall's τ-b: pairs of tokens in the same order less those in the opposite order; 0 if either is constant."""
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(kendalltau(a, b).statistic)
+
+
+def overlap(a: Scores, b: Scores, *, share: float = 0.2) -> float:
+    """The share of the highest-scoring tokens of one that are also those of the other; of equal scores the first."""
+    count = max(1, round(share * len(a)))
+    first, second = (set(np.argsort(-v, kind="stable")[:count].tolist()) for v in (a, b))
+    return len(first & second) / count

@@ -1,0 +1,205 @@
+"""Tests that train again: does a model that never sees the tokens an explanation names do worse than one that misses
+tokens drawn at random? And does a student learn its teacher sooner when it is shown the explanations?
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from salience.batching import pack
+from salience.errors import BadInput
+from salience.explainer import explain_encoded, prepare
+from salience.lessons import Example, read, shaped
+from salience.objectives import Objective, attention_to_explanation
+from salience.passes import forward
+from salience.stats import Spread
+from salience.train import Recipe, fit, labels_of
+from salience.types import Encoded, Model, Target
+
+Make = Callable[[int], Model]
+"""A fresh model to train, by its seed."""
+
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Test accuracy by the share of tokens that were masked before training, one row for each seed."""
+
+    shares: tuple[float, ...]
+    accuracy: tuple[tuple[float, ...], ...]
+
+    @property
+    def means(self) -> np.ndarray:
+        return np.array(self.accuracy).mean(0)
+
+    def at(self, share: float) -> Spread:
+        place = self.shares.index(share)
+        return Spread(tuple(row[place] for row in self.accuracy))
+
+
+def roar(
+    make: Make,
+    train: Sequence[Example],
+    test: Sequence[Example],
+    method: str,
+    *,
+    shares: Sequence[float] = SHARES,
+    seeds: Sequence[int] = range(5),
+    recursive: bool = True,
+    recipe: Recipe = Recipe(),  # noqa: B008
+    report: Callable[[int, float, float], None] = lambda *_: None,
+) -> Curve:
+    """Remove and retrain: the highest-scoring share of tokens of every text is masked, and a new model is trained.
+
+    The gold label is explained. Recursive: each model explains what the next is to miss, what is masked stays masked;
+    otherwise the first model, trained on whole texts, explains all. ``report`` is told of each seed's accuracy at
+    each share.
+
+    Paper: Hooker et al. 2019 (ROAR), arXiv:1806.10758; Madsen et al. 2022 (recursive), arXiv:2110.08412
+    """
+    steps = tuple(sorted(shares))
+    if steps[0] != 0 or steps[-1] > 1:
+        raise BadInput("the shares of ROAR begin at 0, with whole texts, and go to 1 at most")
+    rows: list[tuple[float, ...]] = []
+    for seed in seeds:
+        found: list[float] = []
+        texts = [_Texts.of(make(seed), some) for some in (train, test)]
+        first: Model | None = None
+        for share in steps:
+            if share > 0 and first is not None:
+                texts = [some.masked(first, method, share, seed) for some in texts]
+            model = make(seed)
+            list(fit(model, train, encoded=texts[0].encoded, recipe=replace(recipe, seed=seed)))
+            found.append(texts[1].accuracy(model))
+            report(seed, share, found[-1])
+            first = model if recursive or first is None else first
+        rows.append(tuple(found))
+    return Curve(steps, tuple(rows))
+
+
+def racu(method: Curve, random: Curve) -> float:
+    """The area between the curves of random and of the method, by that between random and what is left at the end.
+
+    1: the first tokens named are all that the task needs. 0: no better than random.
+
+    Paper: Madsen et al. 2022, arXiv:2110.08412, section 4.2
+    """
+    a, b = method.means, random.means
+    whole = np.trapezoid(b - b[-1], random.shares)
+    return float(np.clip(np.trapezoid(b - a, random.shares) / whole, -1, 1)) if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Examples as a model is to read them, some of their tokens masked."""
+
+    examples: Sequence[Example]
+    whole: Sequence[Encoded]
+    """As they were."""
+    gone: Sequence[frozenset[int]]
+    """The tokens that are masked, text by text."""
+    mask: int
+
+    @classmethod
+    def of(cls, model: Model, given: Sequence[Example]) -> "_Texts":
+        ids = model.replacements
+        mask = ids.get("mask", ids.get("unk"))
+        if mask is None:
+            raise BadInput(f"{model.name} has neither a mask nor an unknown token to put in a token's place")
+        return cls(given, read(model, given), [frozenset()] * len(given), mask)
+
+    @property
+    def encoded(self) -> list[Encoded]:
+        return [
+            replace(
+                e,
+                ids=tuple(self.mask if i in gone else x for i, x in enumerate(e.ids)),
+                special=tuple(s or i in gone for i, s in enumerate(e.special)),
+            )
+            for e, gone in zip(self.whole, self.gone, strict=True)
+        ]
+
+    def masked(self, model: Model, method: str, share: float, seed: int) -> "_Texts":
+        """With the highest-scoring tokens masked until the share is reached; those masked before stay so."""
+        encoded = self.encoded
+        open_ones = [i for i, e in enumerate(encoded) if not all(e.special)]
+        settings = {"seed": seed} if method == "random" else {}
+        wanted = [Target(_label(self.examples[i])) for i in open_ones]
+        gone = list(self.gone)
+        for some in explain_encoded(model, [encoded[i] for i in open_ones], prepare(method, settings), wanted):
+            for place, (explained,) in some.items():
+                i = open_ones[place]
+                content = [t for t, s in enumerate(self.whole[i].special) if not s]
+                left = sorted((t for t in content if t not in gone[i]), key=lambda t: -explained.scores[t])
+                count = max(0, round(share * len(content)) - len(gone[i]))
+                gone[i] = gone[i] | frozenset(left[:count])
+        return replace(self, gone=gone)
+
+    def accuracy(self, model: Model) -> float:
+        encoded, right = self.encoded, 0
+        for rows in pack([len(e) for e in encoded], model.budget):
+            logits: Tensor = forward(model, model.batch([encoded[i] for i in rows])).logits
+            right += int((logits.argmax(1) == labels_of(model, [self.examples[i] for i in rows])).sum())
+        return right / len(encoded)
+
+
+def _label(example: Example) -> str | int | None:
+    return example.label if isinstance(example.label, str | int) else None
+
+
+# ------------------------------------------------------------------------------------------------------ simulatability
+
+
+def simulatability(
+    make: Make,
+    teacher: Model,
+    train: Sequence[Example],
+    test: Sequence[Example],
+    method: str | None,
+    *,
+    seeds: Sequence[int] = range(5),
+    share: float = 0.1,
+    weight: float = 1.0,
+    recipe: Recipe = Recipe(),  # noqa: B008
+) -> Spread:
+    """How often a student agrees with its teacher on new texts, after learning the teacher's answers to ``train``.
+
+    With a ``method``, the student's attention is held to the teacher's explanations while it learns; the gain over
+    ``None`` is what the explanations teach. They mark the same share of tokens for every method, so that none says
+    more by saying more words.
+
+    Paper: Pruthi et al. 2022, Evaluating Explanations: How Much Do Explanations from the Teacher Aid Students?,
+    arXiv:2012.00893
+    """
+    lessons = _answered(teacher, train)
+    objective = Objective()
+    if method is not None:
+        lessons, objective = _explained(teacher, lessons, method, share), Objective(attention_to_explanation, weight)
+    truth, agreed = _answered(teacher, test), list[float]()
+    for seed in seeds:
+        student = make(seed)
+        list(fit(student, lessons, objective=objective, recipe=replace(recipe, seed=seed)))
+        answers = _answered(student, test)
+        agreed.append(float(np.mean([a.label == b.label for a, b in zip(answers, truth, strict=True)])))
+    return Spread(tuple(agreed))
+
+
+def _answered(model: Model, given: Sequence[Example]) -> list[Example]:
+    """The texts with what the model says of them as their labels."""
+    encoded = read(model, given)
+    found: dict[int, int] = {}
+    for rows in pack([len(e) for e in encoded], model.budget):
+        said = forward(model, model.batch([encoded[i] for i in rows])).logits.argmax(1).tolist()
+        found |= dict(zip(rows, said, strict=True))
+    return [replace(e, label=found[i], guide=None) for i, e in enumerate(given)]
+
+
+def _explained(teacher: Model, given: Sequence[Example], method: str, share: float) -> list[Example]:
+    encoded = read(teacher, given)
+    rows: dict[int, tuple[float, ...]] = {}
+    for some in explain_encoded(teacher, encoded, prepare(method, {}), [Target(_label(e)) for e in given]):
+        rows |= {i: shaped(found.scores, found.special, "binary", share) for i, (found,) in some.items()}
+    return [replace(e, guide=rows[i]) for i, e in enumerate(given)]

@@ -1,0 +1,82 @@
+"""An evaluation in plain words, each sentence with the figures it rests on."""
+
+from collections.abc import Iterator, Sequence
+
+from salience.evaluation import Cell, Evaluation
+from salience.stats import Difference
+
+
+def verdict(found: Evaluation) -> list[str]:
+    """Which methods beat random, which cannot be told apart, and which to use for this model and data."""
+    said = [sentence for metric in found.metrics for sentence in _metric(found, metric, found.real)]
+    return [*said, *_advice(found, found.real)]
+
+
+def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str]:
+    cells = [found.cells[m, metric] for m in real]
+    floor = found.cells["random", metric].estimate
+    ahead = sorted((c for c in cells if c.beats_random), key=lambda c: -abs(_floor(c).mean))
+    rest = [c for c in cells if not c.beats_random]
+    if ahead:
+        names = "; ".join(f"{c.method} {c.estimate.mean:.3f}, by {_floor(c):.3f}" for c in ahead)
+        yield f"{metric}: beyond doubt better than random ({floor.mean:.3f}) {_are(ahead)} {names}."
+    if rest:
+        names = "; ".join(f"{c.method} {c.estimate.mean:.3f}, {_floor(c):.3f}" for c in rest)
+        yield f"{metric}: not shown to be better than random ({floor.mean:.3f}) {_are(rest)} {names}."
+    alike = _like_best(found, metric, real)
+    if len(alike) > 1:
+        best, *others = alike
+        names = "; ".join(f"{name} {_gap(found, name, metric):.3f}" for name in others)
+        yield f"{metric}: {best} is best, and not to be told apart from it {_are(others)} {names}."
+
+
+def _are(cells: Sequence[object]) -> str:
+    return "is" if len(cells) == 1 else "are"
+
+
+def _floor(cell: Cell) -> Difference:
+    assert cell.against_random is not None
+    return cell.against_random
+
+
+def _gap(found: Evaluation, name: str, metric: str) -> Difference:
+    difference = found.cells[name, metric].against_best
+    assert difference is not None
+    return difference
+
+
+def _like_best(found: Evaluation, metric: str, real: Sequence[str]) -> list[str]:
+    """The best method first, then those whose difference from it may be chance."""
+    best = found.best(metric)
+    return [best, *(m for m in real if m != best and not _gap(found, m, metric).clear)]
+
+
+def _about(found: Evaluation, aspect: str) -> list[str]:
+    return [m for m in found.metrics if found.cells["random", m].aspect == aspect]
+
+
+def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:
+    of = _about(found, "faithfulness")
+    if of and real:
+        among = {name: [m for m in of if name in _like_best(found, m, real)] for name in real}
+        proven = {name: [m for m in of if found.cells[name, m].beats_random] for name in real}
+        use = max(real, key=lambda name: (len(proven[name]), len(among[name])))
+        if not proven[use]:
+            yield (
+                f"None of these methods is shown to be better than random on {found.texts} texts: believe none of "
+                "them yet, and measure more texts."
+            )
+        else:
+            yield (
+                f"For {found.model} and these texts use {use}: of {len(of)} measures of faithfulness it beats random "
+                f"beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) and is best, or not to be told apart "
+                f"from the best, on {len(among[use])} (n = {found.texts}, tokens erased by {found.settings['erase']})."
+            )
+    if marked := _about(found, "plausibility"):
+        best = found.best(marked[0])
+        cell = found.cells[best, marked[0]]
+        yield (
+            f"What people have marked is met best by {best} ({marked[0]} {cell.estimate}, random "
+            f"{found.cells['random', marked[0]].estimate.mean:.3f}); that says what looks right, not what the model "
+            "uses."
+        )

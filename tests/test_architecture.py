@@ -18,7 +18,7 @@ FLOORS = (
     ("work",),
     ("runs", "engines"),
     ("runner", "objectives", "lessons"),
-    ("train", "evaluate", "foreign"),
+    ("train", "evaluator", "foreign"),
     ("guards", "trainer"),
     ("teaching", "shortcuts", "retraining"),
     ("views",),

@@ -175,7 +175,7 @@ def test_what_matters_beats_what_does_not(metric: Erasing):
     batch, _, target = given(model)
     from salience.methods import find
 
-    right = find("occlusion")(model, batch, target)
+    right = find("occlusion")(model, batch, target).scores
     # The opposite of every score explains as well as the score, up to the sign that fits best.
     wrong = -right if metric.__name__ != "infidelity" else given(model)[1]
     good, bad = (float(run(metric, model, batch, s, target).mean()) for s in (right, wrong))

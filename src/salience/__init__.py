@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from salience.evaluate import evaluate
+    from salience.evaluator import evaluate
     from salience.explainer import explain
     from salience.explanation import Explanation
     from salience.models import load
@@ -34,7 +34,7 @@ _HOMES = {
     "Explanation": "salience.explanation",
     "SalienceTrainer": "salience.trainer",
     "Target": "salience.types",
-    "evaluate": "salience.evaluate",
+    "evaluate": "salience.evaluator",
     "explain": "salience.explainer",
     "explain_data": "salience.runner",
     "fit": "salience.train",

@@ -57,6 +57,11 @@ class Evaluation:
         """The methods that are no controls."""
         return [m for m in self.methods if m not in CONTROLS]
 
+    def ahead(self, one: str, other: str, metric: str) -> bool:
+        """Whether the mean of the one is better than that of the other."""
+        a, b = self.cells[one, metric], self.cells[other, metric]
+        return (a.estimate.mean > b.estimate.mean) == (a.better == "higher") and a.estimate.mean != b.estimate.mean
+
     def best(self, metric: str) -> str:
         """The method with the best mean, controls left out."""
         cells = [self.cells[m, metric] for m in self.real]

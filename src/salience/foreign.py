@@ -6,17 +6,18 @@ for, and a token of ours gets what falls on its own. Sums are kept, and any toke
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from salience.errors import BadInput
-from salience.explainer import targets
-from salience.explanation import ExplainedTarget, Explanation
+from salience.explainer import explain_encoded, prepare
+from salience.explanation import Explanation
 from salience.passes import forward
-from salience.types import Encoded, Model, Target, on_scale
+from salience.types import Encoded, Model, Target
 from salience.words import Span
 
 
@@ -66,61 +67,72 @@ def imported(model: Model, rows: Sequence[Mapping[str, Any]], *, name: str = "im
     ``method`` names who made them; without one it is ``name``.
     """
     checked = [_checked(row, number, name) for number, row in enumerate(rows, 1)]
+    seen = model.encode([one.text for one in checked])
+    scores = [carried(one.offsets, one.scores, encoded) for one, encoded in zip(checked, seen, strict=True)]
+    return _explanations(model, seen, scores, [one.label for one in checked], [one.method for one in checked])
+
+
+def _explanations(
+    model: Model,
+    encoded: Sequence[Encoded],
+    scores: Sequence[Sequence[float]],
+    labels: Sequence[str | int | None],
+    methods: Sequence[str],
+) -> list[Explanation]:
+    """What the model says of the texts, with scores from elsewhere."""
+    said: dict[int, Explanation] = {}
+    for some in explain_encoded(model, encoded, prepare("uniform", {}), [Target(label) for label in labels]):
+        said |= {i: row[0] for i, row in some.items()}
     return [
-        _explanation(model, seen, carried(offsets, scores, seen), label, method)
-        for seen, (_, offsets, scores, label, method) in zip(
-            model.encode([text for text, *_ in checked]), checked, strict=True
-        )
+        replace(said[i], scores=tuple(own), method=method, settings={})
+        for i, (own, method) in enumerate(zip(scores, methods, strict=True))
     ]
 
 
-def _checked(
-    row: Mapping[str, Any], number: int, name: str
-) -> tuple[str, Sequence[Span], Sequence[float], str | int | None, str]:
+def by_method(model: Model, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, list[Explanation]]]:
+    """The texts of such rows, each once, and their explanations by method, for :func:`salience.evaluate`."""
+    found: dict[str, dict[str, Explanation]] = {}
+    for e in imported(model, rows):
+        if e.text in found.setdefault(e.method, {}):
+            raise BadInput(f"two rows of {e.method} explain the same text: {e.text[:60]!r}")
+        found[e.method][e.text] = e
+    texts = list(dict.fromkeys(str(row["text"]) for row in rows))
+    for method, own in found.items():
+        if missing := [text for text in texts if text not in own]:
+            raise BadInput(f"{method} does not explain {len(missing)} texts that others do, such as {missing[0][:60]!r}")
+    return texts, {method: [own[text] for text in texts] for method, own in found.items()}
+
+
+class _Row(NamedTuple):
+    text: str
+    offsets: Sequence[Span]
+    scores: Sequence[float]
+    label: str | int | None
+    method: str
+
+
+def _checked(row: Mapping[str, Any], number: int, name: str) -> _Row:
     text, scores = row.get("text"), row.get("scores")
     if not isinstance(text, str) or not text.strip():
         raise BadInput(f"row {number}: text must be a text that is not empty, not {text!r}")
-    if not isinstance(scores, Sequence) or isinstance(scores, str) or not all(_number(s) for s in scores):  # pyright: ignore
+    if not isinstance(scores, list | tuple) or not all(map(_number, scores)):  # pyright: ignore
         raise BadInput(f"row {number}: scores must be a list of numbers, one per token")
     tokens, offsets = row.get("tokens"), row.get("offsets")
     if offsets is None and tokens is None:
         raise BadInput(f"row {number} has neither offsets nor tokens; one of them must say what each score is of")
-    spans = [(int(a), int(b)) for a, b in offsets] if offsets is not None else located(text, tokens)
-    if len(spans) != len(scores):
-        raise BadInput(f"row {number} has {len(scores)} scores for {len(spans)} tokens; there must be one for each")
+    spans = located(text, tokens or ()) if offsets is None else [(int(a), int(b)) for a, b in offsets]
+    if len(spans) != len(scores):  # pyright: ignore
+        raise BadInput(f"row {number} has {len(scores)} scores for {len(spans)} tokens; there must be one for each")  # pyright: ignore
     for a, b in spans:
         if not 0 <= a <= b <= len(text):
             raise BadInput(f"row {number}: the span {a} to {b} lies outside its text of {len(text)} characters")
-    target = row.get("target")
+    target: Any = row.get("target")
     label = target.get("label") if isinstance(target, Mapping) else target  # pyright: ignore
-    return text, spans, list(map(float, scores)), label, str(row.get("method") or name)
+    return _Row(text, spans, [float(s) for s in scores], label, str(row.get("method") or name))  # pyright: ignore
 
 
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _explanation(
-    model: Model, seen: Encoded, scores: tuple[float, ...], label: str | int | None, method: str
-) -> Explanation:
-    logits = forward(model, model.batch([seen])).logits
-    target = targets(model, Target(label), logits)
-    probabilities = on_scale(logits, "probability", model.link)[0].tolist()
-    return Explanation(
-        text=seen.text,
-        tokens=seen.tokens,
-        offsets=seen.offsets,
-        special=seen.special,
-        scores=scores,
-        target=ExplainedTarget(model.label(int(target.labels[0])), None, "logit"),
-        value=float(target(logits)[0]),
-        probabilities={model.label(c): p for c, p in enumerate(probabilities)},
-        method=method,
-        settings={},
-        model=model.name,
-        pair_at=seen.pair_at,
-        unseen=seen.unseen,
-    )
 
 
 def from_captum(model: Model, text: str, attributions: Any, *, target: str | int | None = None) -> Explanation:
@@ -132,7 +144,7 @@ def from_captum(model: Model, text: str, attributions: Any, *, target: str | int
     scores = given.sum(-1) if given.dim() == 2 else given
     if scores.shape != (len(seen),):
         raise BadInput(f"the attributions have the shape {tuple(given.shape)}; the text has {len(seen)} tokens")
-    return _explanation(model, seen, tuple(scores.tolist()), target, "captum")
+    return _explanations(model, [seen], [scores.tolist()], [target], ["captum"])[0]
 
 
 def from_shap(model: Model, explained: Any, *, target: int | None = None) -> list[Explanation]:

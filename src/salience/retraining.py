@@ -60,17 +60,18 @@ def roar(
 
     Paper: Hooker et al. 2019 (ROAR), arXiv:1806.10758; Madsen et al. 2022 (recursive), arXiv:2110.08412
     """
-    steps = tuple(sorted(shares))
+    steps = tuple(sorted(set(shares)))
     if steps[0] != 0 or steps[-1] > 1:
         raise BadInput("the shares of ROAR begin at 0, with whole texts, and go to 1 at most")
     rows: list[tuple[float, ...]] = []
     for seed in seeds:
         found: list[float] = []
-        texts = [_Texts.of(make(seed), some) for some in (train, test)]
+        texts = whole = [_Texts.of(make(seed), some) for some in (train, test)]
         first: Model | None = None
         for share in steps:
             if share > 0 and first is not None:
-                texts = [some.masked(first, method, share, seed) for some in texts]
+                before = texts if recursive else whole
+                texts = [some.masked(first, method, share, seed) for some in before]
             model = make(seed)
             list(fit(model, train, encoded=texts[0].encoded, recipe=replace(recipe, seed=seed)))
             found.append(texts[1].accuracy(model))
@@ -87,6 +88,8 @@ def racu(method: Curve, random: Curve) -> float:
 
     Paper: Madsen et al. 2022, arXiv:2110.08412, section 4.2
     """
+    if method.shares != random.shares:
+        raise BadInput("the two curves are not of the same shares")
     a, b = method.means, random.means
     whole = np.trapezoid(b - b[-1], random.shares)
     return float(np.clip(np.trapezoid(b - a, random.shares) / whole, -1, 1)) if whole else 0.0

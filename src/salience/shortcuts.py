@@ -8,6 +8,7 @@ Paper: Bastings et al. 2022, "Will You Find These Shortcuts?", arXiv:2111.07367
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from random import Random
 from typing import Any, Literal, get_args
 
@@ -15,13 +16,14 @@ import numpy as np
 
 from salience.errors import BadInput, BadModel, choose
 from salience.evaluation import CONTROLS
-from salience.explainer import AnyMethod, explain_encoded, prepare
+from salience.explainer import AnyMethod, each_layer, explain_encoded, listed, prepare
 from salience.explanation import Explanation
 from salience.guards import accuracy
 from salience.lessons import Example, marked, read
 from salience.stats import Estimate, Resampled
 from salience.types import Model, Target
 from salience.words import Span
+from salience.work import columns
 
 Kind = Literal["token", "context", "pair"]
 KINDS = get_args(Kind)
@@ -140,8 +142,7 @@ def pointed(
             f"{model.name} decides {learnt:.0%} of the planted texts as the shortcut does, less than {LEARNT:.0%}: it "
             "has not learnt it. Train longer, or plant it in more texts."
         )
-    names = (method,) if isinstance(method, str) or callable(method) else tuple(method)
-    asked = prepare([*(m for m in names if m not in CONTROLS), *CONTROLS], settings)
+    asked = each_layer(model, prepare([*(m for m in listed(method) if m not in CONTROLS), *CONTROLS], settings))
     encoded = read(model, texts)
     wanted = [Target(e.label if isinstance(e.label, str | int) else None) for e in texts]
     rows: dict[int, list[Explanation]] = {}
@@ -152,7 +153,7 @@ def pointed(
     marks = [np.array(marked(e.rationale or (), seen)) > 0 for e, seen in zip(texts, encoded, strict=True)]
     table = np.array([[_pointed(x, marks[i]) for x in rows[i]] for i in range(len(texts))])
     drawn = [Resampled.of(table[:, :, i], seed=seed) for i in range(2)]
-    return {e.method: Found(drawn[0].estimate(column), drawn[1].estimate(column)) for column, e in enumerate(rows[0])}
+    return {name: Found(*(one.estimate(column) for one in drawn)) for column, name in enumerate(columns(asked))}
 
 
 def _pointed(e: Explanation, marks: np.ndarray) -> tuple[float, float]:
@@ -161,6 +162,8 @@ def _pointed(e: Explanation, marks: np.ndarray) -> tuple[float, float]:
     scores, truth = np.array(e.scores)[content], marks[content]
     order = np.argsort(-scores, kind="stable")
     k, n = int(truth.sum()), len(truth)
+    if not k:
+        return nan, nan  # the text was cut before them
     places = np.flatnonzero(truth[order])
     # The best mean place of k tokens is (k − 1) / 2, and the worst n − 1 − (k − 1) / 2.
     least = (k - 1) / 2

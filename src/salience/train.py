@@ -106,9 +106,9 @@ def fit(
     if not examples:
         raise BadInput("there is nothing to train on: no example was given")
     seen = read(model, examples) if encoded is None else encoded
-    identity = _digest(model, [*examples, *(encoded or ())], objective, recipe)
-    state = _State.begin(model, identity, -(-len(examples) // recipe.batch), recipe)
     place = None if folder is None else Path(folder)
+    identity = "" if place is None else _digest(model, [*examples, *(encoded or ())], objective, recipe)
+    state = _State.begin(model, identity, -(-len(examples) // recipe.batch), recipe)
     if place is not None:
         state.resume(place)
     yield from state.history

@@ -57,6 +57,8 @@ def _about(found: Evaluation, aspect: str) -> list[str]:
 
 def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:
     of = _about(found, "faithfulness")
+    if {"hiding_area", "revealing_area"} <= set(of):
+        of.remove("revealing_area")  # the same, read from the other end
     if of and real:
         among = {name: [m for m in of if name in _like_best(found, m, real)] for name in real}
         proven = {name: [m for m in of if found.cells[name, m].beats_random] for name in real}
@@ -72,6 +74,8 @@ def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:
                 f"beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) and is best, or not to be told apart "
                 f"from the best, on {len(among[use])} (n = {found.texts}, tokens erased by {found.settings['erase']})."
             )
+            if worse := [m for m in of if found.ahead("position", use, m)]:
+                yield f"Beware: to name the first words of every text does better on {', '.join(worse)}."
     if marked := _about(found, "plausibility"):
         best = found.best(marked[0])
         cell = found.cells[best, marked[0]]

@@ -13,7 +13,8 @@ from salience.errors import BadInput
 
 if TYPE_CHECKING:
     from salience.data import Source
-    from salience.evaluate import Evaluation, Report
+    from salience.evaluation import Evaluation
+    from salience.evaluator import Report
 
 
 @click.command(
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
         "salience evaluate --data reviews.jsonl --method attention --method integrated_gradients",
         "salience evaluate --data movies.jsonl --rationale-column rationale_spans --metric auprc --metric token_f1",
         "salience evaluate --data reviews.jsonl --model my-model --erase delete --html report.html",
+        "salience evaluate --run run                            (what `salience explain --data ... --out run` made)",
+        "salience evaluate --explanations theirs.jsonl          (text, tokens or offsets, scores; made elsewhere)",
     )
 )
-@click.option("--data", default="sample", show_default=True, metavar="DATA", help="Texts, or the bundled `sample`.")
+@click.option("--data", metavar="DATA", help="Texts.  [default: the bundled sample, or those of --run]")
+@click.option("--run", metavar="RUN", help="A run folder; its explanations are measured as they are.")
+@click.option("--explanations", metavar="FILE", help="JSON Lines or Parquet of explanations that were made elsewhere.")
 @click.option("--method", "methods", metavar="NAME", multiple=True, help="May be repeated.  [default: the usual ones]")
 @click.option("--metric", "metrics", metavar="NAME", multiple=True, help="May be repeated.  [default: the usual ones]")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of a method.")
@@ -47,34 +52,61 @@ def evaluate(model: Model, **given: Any) -> None:
     Texts are explained by several methods, tokens are erased by what each explanation says, and the model is
     asked again. Three explanations that know nothing of the model are always measured too.
     """
-    from salience.evaluate import METHODS
-    from salience.evaluate import evaluate as evaluated
-    from salience.lessons import examples as read
+    from salience.evaluator import METHODS
+    from salience.evaluator import evaluate as evaluated
     from salience.models import load
 
     loaded = load(model.model, **model.options)
     loaded.budget = model.budget or loaded.budget
+    texts, explained = _given(loaded, given)
     with _progress(given["quiet"]) as report:
         found = evaluated(
             loaded,
-            read(_source(given), limit=given["limit"]),
-            given["methods"] or METHODS,
+            texts,
+            given["methods"] or (() if explained else METHODS),
+            explained=explained,
             metrics=given["metrics"] or None,
             target=given["target"],
             erase=given["erase"],
             report=report,
             seed=given["seed"],
-            **pairs(given["settings"]),
+            **_settings(given["settings"]),
         )
     _write(found, {"csv": given["csv"], "html": given["html"]})
     _tell(found, given["as_json"])
+
+
+def _settings(given: tuple[str, ...]) -> dict[str, Any]:
+    found = pairs(given)
+    for name in ("erase", "seed", "target", "kind"):
+        if name in found:
+            raise BadInput(f"--set {name} could be of a method or of the evaluation; say METHOD.{name}=... or --{name}")
+    return found
+
+
+def _given(model: Any, given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The texts, and explanations of them that are there already."""
+    from salience.evaluator import stored
+    from salience.foreign import by_method, read_file
+    from salience.lessons import examples as read
+
+    if given["explanations"] is not None:
+        if given["data"] is not None or given["run"] is not None:
+            raise BadInput("--explanations brings its own texts; leave out --data and --run")
+        return by_method(model, read_file(given["explanations"])[: given["limit"]])
+    none = given["data"] is None and given["run"] is not None
+    texts = None if none else read(_source(given), limit=given["limit"])
+    if given["run"] is None:
+        return texts, None
+    texts, explained = stored(model, given["run"], texts)
+    return texts[: given["limit"]], {name: found[: given["limit"]] for name, found in explained.items()}
 
 
 def _source(given: Mapping[str, Any]) -> "Source":
     from salience.data import source
     from salience.models import sample_file
 
-    if given["data"] == "sample":
+    if given["data"] is None:
         return source(sample_file(), id="id", rationale="rationale_spans")
     return source(
         given["data"],

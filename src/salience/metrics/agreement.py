@@ -1,4 +1,4 @@
-"""Whether two explanations of one text say the same: of its tokens' scores, one number. NaN where it is undefined."""
+"""Whether two explanations of one text say the same: of its tokens' scores, one number."""
 
 import numpy as np
 from jaxtyping import Float

@@ -15,7 +15,7 @@ from salience.errors import BadInput
 from salience.evaluation import Better
 from salience.passes import forward
 from salience.settings import settings_of
-from salience.types import Batch, Link, Model, Targets
+from salience.types import Batch, Kind, Link, Model, Targets
 
 Masks = Callable[..., Bool[Tensor, "m b t"]]
 """(scores, batch, settings by keyword) -> the tokens to take away, ``m`` times from every text."""
@@ -34,6 +34,7 @@ class Answers:
     """Whether the decision is still that of the whole text."""
     whole: Float[Tensor, " b"]
     """The explained number of the whole text."""
+    kind: Kind
     link: Link
 
 
@@ -114,7 +115,7 @@ def measured(
         for (metric, settings), masks in zip(metrics, row, strict=True):
             part = slice(start, start := start + len(masks))
             answers = Answers(
-                scores.cpu(), batch, masks.cpu(), values[part], decisions[part] == first, whole, target.link
+                scores.cpu(), batch, masks.cpu(), values[part], decisions[part] == first, whole, target.kind, target.link
             )
             found[-1].append(_read(metric, answers, settings))
     return found

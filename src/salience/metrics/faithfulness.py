@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from salience.errors import BadInput
 from salience.metrics.erasing import Answers, area, decided, erasing
 from salience.randomness import generators
 from salience.types import Batch
@@ -152,7 +153,7 @@ def revealing_area(answers: Answers) -> Float[Tensor, "m b"]:
 def decision_flip(answers: Answers) -> Float[Tensor, " b"]:
     """The share of tokens to take away, highest-scoring first and one by one, until the decision flips; 1 if never.
 
-    Paper: Serrano & Smith 2019, arXiv:1906.03731
+    Paper: after Serrano & Smith 2019, arXiv:1906.03731, who take attention weights away instead of tokens
     """
     flipped = ~decided(answers, "decision_flip")
     tokens = answers.batch.content.sum(1).cpu()
@@ -166,7 +167,10 @@ def log_odds(answers: Answers) -> Float[Tensor, " b"]:
 
     Paper: Shrikumar et al. 2017; as in Sanyal & Ren 2021 (DIG), arXiv:2108.13654
     """
-    return (answers.values.log() - answers.whole.log()).mean(0)
+    if answers.kind != "probability" or answers.link == "identity":
+        raise BadInput("log_odds is of probabilities: use kind='probability', and not for a regression")
+    logarithms = [x.clamp_min(torch.finfo(x.dtype).tiny).log() for x in (answers.values, answers.whole)]
+    return (logarithms[0] - logarithms[1]).mean(0)
 
 
 @erasing(_at_random, better="lower")

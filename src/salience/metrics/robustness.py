@@ -5,6 +5,7 @@ These metrics are of a method, not of scores: they explain again after a change.
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -31,14 +32,14 @@ def max_sensitivity(
 ) -> Float[Tensor, " b"]:
     """How far the scores move, at most, as word vectors do: max over draws of ‖φ(x + δ) − φ(x)‖ / ‖φ(x)‖.
 
-    Every word's vector moves by ``radius`` of the mean length of all, in a random direction. Lower is better.
+    Divided by the length of the scores, so that methods of any scale can be compared. Every word's vector moves by ``radius`` of the mean length of all, in a random direction. Lower is better.
 
     Paper: Yeh et al. 2019, arXiv:1901.09392, Definition 3.1
     """
     words, dice = table(model), torch.Generator().manual_seed(seed)
-    before = _scores(explain(model, batch, target))
-    moves = [radius * _length(words) * _directions(words, dice) for _ in range(samples)]
-    after = [_scores(explain(Moved(model, words + move), batch, target)) for move in moves]
+    before = _scores(model, batch, target, explain)
+    moves = (radius * _length(words) * _directions(words, dice) for _ in range(samples))
+    after = (_scores(Moved(model, words + move), batch, target, explain) for move in moves)
     return torch.stack([_distance(before, scores) for scores in after]).amax(0)
 
 
@@ -54,7 +55,7 @@ def input_invariance(
     words = table(model)
     shift = _length(words) * _directions(words[:1], torch.Generator().manual_seed(seed))[0]
     moved = Moved(model, words + shift, absorbed=shift)
-    return _distance(_scores(explain(model, batch, target)), _scores(explain(moved, batch, target)))
+    return _distance(*(_scores(m, batch, target, explain) for m in (model, moved)))
 
 
 def parameter_randomisation(
@@ -66,7 +67,7 @@ def parameter_randomisation(
 
     Paper: Adebayo et al. 2018, Sanity Checks for Saliency Maps, arXiv:1810.03292
     """
-    found = [_scores(explain(m, batch, target)).numpy() for m in (model, randomised(model, seed))]
+    found = [_scores(m, batch, target, explain).numpy() for m in (model, randomised(model, seed))]
     content = batch.content.cpu().numpy()
     return torch.tensor([spearman(a[kept], b[kept]) for a, b, kept in zip(*found, content, strict=True)])
 
@@ -80,8 +81,11 @@ def randomised(model: Model, seed: int = 0) -> Model:
     return copy
 
 
-def _scores(found: Tensor | Attribution) -> Float[Tensor, "b t"]:
-    return (found.scores if isinstance(found, Attribution) else found).detach().double().cpu()
+def _scores(model: Model, batch: Batch, target: Targets, explain: Explain) -> Float[Tensor, "b t"]:
+    """Of the tokens of the text. What the explained number is, each model says for itself."""
+    found = explain(model, batch, replace(target, value=None))
+    scores = found.scores if isinstance(found, Attribution) else found
+    return (scores.detach().double() * batch.content).cpu()
 
 
 def _distance(a: Float[Tensor, "b t"], b: Float[Tensor, "b t"]) -> Float[Tensor, " b"]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,21 +13,26 @@ from salience import metrics as _metrics
 from salience.batching import pack
 from salience.data import Source
 from salience.erasure import Erasure, usual
-from salience.errors import BadInput
+from salience.errors import BadInput, choose
 from salience.evaluation import CONTROLS, Cell, Evaluation, best_of
-from salience.explainer import AnyMethod, each_layer, explain_encoded, prepare
+from salience.explainer import AnyMethod, each_layer, explain_encoded, listed, prepare
 from salience.explanation import Explanation
 from salience.lessons import Example, examples, marked, read
 from salience.metrics.agreement import kendall, spearman
 from salience.metrics.erasing import Erasing, Measured, measured
+from salience.runs import open_run
 from salience.settings import settings_of
 from salience.stats import Estimate, Resampled, holm
 from salience.types import Encoded, Kind, Model, Target, Targets, Text
+from salience.work import columns, digest
 
 METHODS = ("gradient", "input_x_gradient", "integrated_gradients", "occlusion")
 METRICS = ("comprehensiveness", "sufficiency", "hiding_area", "decision_flip", "loo_spearman")
-PLAUSIBLE = ("token_f1", "auprc")
+PLAUSIBLE = ("token_f1", "average_precision")
 """Added where people have marked the texts."""
+
+UNDECIDED = ("comprehensiveness", "sufficiency", "loo_spearman")
+"""Of a regression, which decides nothing."""
 
 LEAVE_ONE_OUT = "occlusion"
 DOUBT = 0.05
@@ -44,7 +50,7 @@ def evaluate(
     explained: Mapping[str, Sequence[Explanation]] | None = None,
     metrics: Sequence[str] | None = None,
     target: str | int | None = None,
-    kind: Kind = "probability",
+    kind: Kind = "logit",
     erase: Erasure | None = None,
     report: Report | None = None,
     seed: int = 0,
@@ -53,9 +59,10 @@ def evaluate(
     """Explain texts by several methods and measure which explanation can be believed.
 
     ``data`` are texts, or examples or a source whose rationales are what people have marked. The label explained is
-    the predicted one unless ``target`` names another. ``explained`` are explanations that are there already, by name
-    and in the order of the texts; their label is that of all. ``erase`` is how tokens are taken away. Settings are
-    those of the methods, as for :func:`salience.explain`.
+    the predicted one unless ``target`` names another, and methods explain it on the scale ``kind``; what metrics read
+    of an erased text is always its probability. ``explained`` are explanations that are there already, by name
+    and in the order of the texts; their label is that of all. ``erase`` is how metrics take tokens away. Settings are
+    those of the methods, as for :func:`salience.explain`, or of a metric as ``{"infidelity.samples": 100}``.
 
     >>> evaluate(model, ["A fine film.", "A bore."], ["gradient", "attention"])          # doctest: +SKIP
     """
@@ -64,16 +71,20 @@ def evaluate(
     _check(given, encoded, before)
     first = next(iter(before.values()), None)
     labels: list[str | int | None] = [target] * len(given) if first is None else [e.target.label for e in first]
-    scale: Kind = "logit" if model.link == "identity" else kind
-    names = (method,) if isinstance(method, str) or callable(method) else tuple(method)
-    asked = each_layer(model, prepare([*(m for m in names if m not in CONTROLS), *CONTROLS], settings))
+    real = [m for m in listed(method) if m not in CONTROLS]
+    if not real and not before:
+        raise BadInput(f"{', '.join(CONTROLS)} are always measured; name a method to hold against them")
+    own = {key: value for key, value in settings.items() if key.partition(".")[0] in _metrics.NAMES}
+    of_methods = {key: value for key, value in settings.items() if key not in own}
+    asked = each_layer(model, prepare([*real, *CONTROLS], of_methods))
     rows: dict[int, list[Explanation]] = {}
-    for some in explain_encoded(model, encoded, asked, [Target(label, kind=scale) for label in labels]):
+    for some in explain_encoded(model, encoded, asked, [Target(label, kind=kind) for label in labels]):
         rows |= some
     every = [rows[i] for i in range(len(given))]
-    made = {name: [row[i] for row in every] for i, name in enumerate(_named(every[0]))}
-    judged = _Judged(model, given, encoded, before | made, scale, erase or usual(model))
-    wanted = tuple(metrics or (*METRICS, *(PLAUSIBLE if any(e.rationale for e in given) else ())))
+    made = {name: [row[i] for row in every] for i, name in enumerate(columns(asked))}
+    judged = _Judged(model, given, encoded, before | made, erase or usual(model), own)
+    always = METRICS if model.link != "identity" else UNDECIDED
+    wanted = tuple(metrics or (*always, *(PLAUSIBLE if any(e.rationale for e in given) else ())))
     values, curves = judged.measured(wanted, report or (lambda *_: None))
     return _evaluation(judged, wanted, values, curves, seed)
 
@@ -87,13 +98,26 @@ def _given(data: Source | Sequence[Example] | Sequence[Text]) -> list[Example]:
     return given
 
 
-def _named(row: Sequence[Explanation]) -> list[str]:
-    """Each by its method; several of one method by the setting that tells them apart as well."""
-    names = [e.method for e in row]
-    return [
-        f"{e.method}.{e.settings['layer']}" if names.count(e.method) > 1 and "layer" in e.settings else e.method
-        for e in row
-    ]
+def stored(
+    model: Model, run: str | Path, given: Sequence[Example] | None = None
+) -> tuple[list[Example], dict[str, list[Explanation]]]:
+    """A run's texts and explanations by method, for :func:`evaluate`; of ``given`` texts, found by id, if there are any.
+
+    The run must be of this very model.
+    """
+    opened = open_run(run)
+    if opened.manifest["model"]["digest"] != digest(model):
+        raise BadInput(
+            f"{run} explains {opened.manifest['model']['name']}, whose weights or tokenizer are not those of "
+            f"{model.name}; load the model that was explained"
+        )
+    rows = dict(opened.rows())
+    if not rows:
+        raise BadInput(f"{run} holds no explanation yet; explain its data to the end first")
+    texts = [Example(name, row[0].text) for name, row in rows.items()] if given is None else list(given)
+    if missing := [e.id for e in texts if e.id not in rows]:
+        raise BadInput(f"{run} does not explain {len(missing)} of {len(texts)} texts, the first of them {missing[0]!r}")
+    return texts, {name: [rows[e.id][i] for e in texts] for i, name in enumerate(opened.methods)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +128,9 @@ class _Judged:
     given: Sequence[Example]
     encoded: Sequence[Encoded]
     explained: Mapping[str, Sequence[Explanation]]
-    kind: Kind
     erase: Erasure
+    settings: Mapping[str, Any]
+    """Of metrics, as ``metric.setting``."""
 
     def measured(
         self, wanted: tuple[str, ...], report: Report
@@ -137,7 +162,16 @@ class _Judged:
     def _erased(self, rows: Sequence[int], erasing: Sequence[Erasing]) -> list[list[Measured]]:
         batch = self.model.batch([self.encoded[i] for i in rows])
         scores = [_padded([found[i].scores for i in rows], batch.ids.device) for found in self.explained.values()]
-        return measured(self.model, batch, scores, self._target(rows), [(m, {}) for m in erasing], erase=self.erase)
+        chosen = [(m, self._settings(m)) for m in erasing]
+        return measured(self.model, batch, scores, self._target(rows), chosen, erase=self.erase)
+
+    def _settings(self, metric: Callable[..., Any]) -> dict[str, Any]:
+        """Those of one metric, checked."""
+        name, known = metric.__name__, settings_of(metric)
+        own = {k.partition(".")[2]: v for k, v in self.settings.items() if k.partition(".")[0] == name}
+        for key in own:
+            choose(key, known, f"setting of {name}")
+        return own
 
     def _target(self, rows: Sequence[int]) -> Targets:
         first = next(iter(self.explained.values()))
@@ -145,20 +179,26 @@ class _Judged:
         labels = torch.tensor([self.model.resolve(first[i].target.label) for i in rows], device=device)
         return Targets(labels, None, self.kind, self.model.link)
 
+    @property
+    def kind(self) -> Kind:
+        """What is read of an erased text: the probability of the label, or the number of a regression."""
+        return "logit" if self.model.link == "identity" else "probability"
+
     def _left_out(self, rows: Sequence[int], values: Mapping[str, np.ndarray]) -> None:
-        asked = prepare(LEAVE_ONE_OUT, {"erase": self.erase})
+        """Against what taking away single tokens does; the method that does just that has no number."""
         target = self._target(rows)
         wanted = [Target(int(label), kind=target.kind) for label in target.labels]
+        asked = prepare(LEAVE_ONE_OUT, {"erase": self.erase})
         found: dict[int, list[Explanation]] = {}
         for some in explain_encoded(self.model, [self.encoded[i] for i in rows], asked, wanted):
             found |= some
+        correlations = {"loo_spearman": spearman, "loo_kendall": kendall}
         for place, i in enumerate(rows):
             truth = _content(found[place][0])
             for column, explanations in enumerate(self.explained.values()):
-                scores = _content(explanations[i])
-                for name, correlation in (("loo_spearman", spearman), ("loo_kendall", kendall)):
-                    if name in values:
-                        values[name][i, column] = correlation(scores, truth)
+                if explanations[i].method != LEAVE_ONE_OUT:
+                    for name in correlations.keys() & values.keys():
+                        values[name][i, column] = correlations[name](_content(explanations[i]), truth)
 
     def _marked(self, marking: Sequence[Callable[..., float]], values: Mapping[str, np.ndarray]) -> None:
         marks = {
@@ -168,12 +208,13 @@ class _Judged:
         }
         if not marks:
             raise BadInput("these metrics need rationales: name the column that holds what people have marked")
-        share = float(np.mean([m.mean() for m in marks.values()]))
+        share = float(np.mean([m.mean() for m in marks.values() if m.any()] or [1.0]))
         for i, truth in marks.items():
             for column, explanations in enumerate(self.explained.values()):
                 scores = _content(explanations[i])
                 for metric in marking:
                     settings = {"share": share} if "share" in settings_of(metric) else {}
+                    settings |= self._settings(metric)
                     values[metric.__name__][i, column] = metric(scores, truth, **settings)
 
 

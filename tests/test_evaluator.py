@@ -1,0 +1,287 @@
+"""The table and the answer: controls always there, intervals that hold, explanations from runs and from elsewhere."""
+
+import csv
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import salience
+from salience import metrics
+from salience.cli import run
+from salience.data import source
+from salience.errors import BadInput
+from salience.evaluation import CONTROLS
+from salience.evaluator import evaluate, stored
+from salience.foreign import by_method, carried, from_captum, imported, located
+from salience.lessons import Example, examples
+from salience.metrics.faithfulness import comprehensiveness
+from salience.models import sample_file
+from salience.passes import forward
+from salience.stats import Resampled, holm
+from salience.types import Encoded, Targets
+from salience.verdict import verdict
+from salience.views import evaluation as views
+from shapes import TEXTS, build
+
+
+@pytest.fixture(scope="module")
+def found() -> salience.evaluation.Evaluation:
+    given = examples(source(sample_file(), id="id", rationale="rationale_spans"), limit=24)
+    return evaluate(salience.load(), given, ["gradient", "integrated_gradients", "occlusion"], metrics=metrics.NAMES)
+
+
+def test_every_cell_has_an_interval_and_the_controls_are_there(found: salience.evaluation.Evaluation):
+    assert found.methods == ("gradient", "integrated_gradients", "occlusion", *CONTROLS)
+    assert set(found.cells) == {(m, k) for m in found.methods for k in metrics.NAMES}
+    for (method, metric), cell in found.cells.items():
+        if (method, metric[:3]) == ("occlusion", "loo"):
+            assert cell.estimate.n == 0, "it is what it would be held against"
+            continue
+        assert cell.estimate.low <= cell.estimate.mean <= cell.estimate.high
+        known = [v for v in cell.values if not np.isnan(v)]
+        assert cell.estimate.mean == pytest.approx(np.mean(known))
+        assert cell.estimate.n == len(known) > 0
+        assert (cell.against_random is None) == (method == "random")
+    assert set(found.curves) == {"deletion_area", "insertion_area", "hiding_area", "revealing_area"}
+    for name, of in found.curves.items():
+        for method, curve in of.items():
+            area = np.trapezoid(curve, dx=1 / (len(curve) - 1))
+            assert area == pytest.approx(found.cells[method, name].estimate.mean, abs=1e-5)
+    assert found.gaps["integrated_gradients"]["completeness"].mean < 0.1
+
+
+def test_an_explanation_by_erasure_beats_random_on_erasure(found: salience.evaluation.Evaluation):
+    cell = found.cells["occlusion", "comprehensiveness"]
+    assert cell.beats_random
+    assert cell.against_random.low > 0
+    assert not any(found.cells[control, m].beats_random for control in CONTROLS for m in metrics.NAMES)
+
+
+def test_a_cell_is_the_metric_of_the_explanation():
+    model = salience.load()
+    texts = ["A fine film with a dull end.", "A bore.", "Nothing here is new, and nothing is missed."]
+    found = evaluate(model, texts, "gradient", metrics=["comprehensiveness"])
+    batch = model.batch(model.encode(texts))
+    target = Targets(forward(model, batch).logits.argmax(1), None, "probability", model.link)
+    scores = torch.zeros(batch.ids.shape, dtype=torch.float64)
+    for row, e in enumerate(salience.explain(model, texts, "gradient")):
+        scores[row, : len(e.scores)] = torch.tensor(e.scores, dtype=torch.float64)
+    expected = comprehensiveness(model, batch, scores, target)
+    assert found.cells["gradient", "comprehensiveness"].values == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_settings_reach_methods_and_metrics():
+    model = salience.load()
+    texts = ["A fine film with a dull end.", "A bore from start to end."]
+    usual, other = (
+        evaluate(model, texts, "lime", metrics=["comprehensiveness"], **settings)
+        for settings in ({}, {"comprehensiveness.shares": (0.5,), "lime.samples": 50})
+    )
+    assert other.settings["methods"]["lime"]["samples"] == 50
+    a, b = (x.cells["random", "comprehensiveness"].values for x in (usual, other))
+    assert a != b
+    with pytest.raises(BadInput, match="Did you mean 'shares'"):
+        evaluate(model, texts, "gradient", metrics=["comprehensiveness"], **{"comprehensiveness.share": 1})
+    with pytest.raises(BadInput, match="Did you mean 'comprehensiveness'"):
+        evaluate(model, texts, "gradient", metrics=["comprehensivness"])
+    with pytest.raises(BadInput, match="are always measured"):
+        evaluate(model, texts, "random")
+    with pytest.raises(BadInput, match="no texts"):
+        evaluate(model, [], "gradient")
+    with pytest.raises(BadInput, match="need rationales"):
+        evaluate(model, texts, "gradient", metrics=["auprc"])
+    outside = [Example("a", "A bore.", None, ((0, 99),))]
+    with pytest.raises(BadInput, match="outside its text"):
+        evaluate(model, outside, "gradient", metrics=["auprc"])
+
+
+@pytest.mark.parametrize("shape", ["bert_regression", "bert_multi_label", "gpt2", "pooled_bilstm"])
+def test_models_of_other_kinds(shape: str):
+    found = evaluate(build(shape), TEXTS, "gradient")
+    assert all(cell.estimate.n for cell in found.cells.values())
+    assert ("decision_flip" in found.metrics) == (shape != "bert_regression")
+
+
+def test_the_answer_says_what_the_table_says(found: salience.evaluation.Evaluation):
+    said = verdict(found)
+    cell = found.cells["occlusion", "comprehensiveness"]
+    (sentence,) = [s for s in said if s.startswith("comprehensiveness: beyond doubt")]
+    assert f"occlusion {cell.estimate.mean:.3f}, by {cell.against_random:.3f}" in sentence
+    (advice,) = [s for s in said if " use " in s]
+    assert "n = 24" in advice
+    assert any("people have marked" in s for s in said)
+    nothing = replace(
+        found, cells={k: replace(c, beats_random=False, against_best=None) for k, c in found.cells.items()}
+    )
+    del nothing
+    few = evaluate(salience.load(), ["A bore.", "Fine."], "gradient", metrics=["comprehensiveness"])
+    assert any("believe none of them yet" in s for s in verdict(few)) or any(" use gradient" in s for s in verdict(few))
+
+
+def test_views(found: salience.evaluation.Evaluation):
+    page = views.page(found, title="<script>")
+    assert "<script>" not in page
+    assert page.count("<svg") == 2
+    rows = list(csv.DictReader(StringIO(views.to_csv(found))))
+    assert len(rows) == len(found.cells)
+    facts = json.loads(views.to_json(found))
+    assert facts["verdict"] == verdict(found)
+    assert len(facts["cells"][0]["values"]) == 24
+    assert views.bars(found, "png").startswith(b"\x89PNG")
+
+
+# ------------------------------------------------------------------------------------------------------ statistics
+
+
+def test_draws_are_shared_by_all_columns():
+    dice = np.random.default_rng(0)
+    base = dice.normal(size=300) * 10
+    drawn = Resampled.of(np.stack([base + 1 + dice.normal(size=300), base], 1))
+    difference = drawn.difference(0, 1)
+    assert difference.clear
+    assert difference.high - difference.low < 0.3, "differences are those of pairs"
+    alone = drawn.estimate(0)
+    assert alone.high - alone.low > 1.5
+    holes = np.where(dice.random(300) < 0.5, np.nan, base)
+    assert Resampled.of(holes[:, None]).estimate(0).n == int((~np.isnan(holes)).sum())
+    assert np.isnan(Resampled.of(np.full((5, 1), np.nan)).estimate(0).mean)
+
+
+def test_holm_is_that_of_scipy_or_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+# ------------------------------------------------------------------------------------------------------ from elsewhere
+
+
+def test_a_run_is_measured_as_it_is(tmp_path: Path):
+    model = salience.load()
+    lines = [{"text": t, "id": i} for i, t in zip("abc", ["A fine film.", "A bore.", "Not bad at all."], strict=True)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = source(tmp_path / "data.jsonl", id="id")
+    salience.explain_data("sentiment", data, tmp_path / "run", ["gradient", "attention"])
+    given, explained = stored(model, tmp_path / "run")
+    assert [e.id for e in given] == ["a", "b", "c"]
+    ours = evaluate(model, given, (), explained=explained, metrics=["comprehensiveness"])
+    fresh = evaluate(model, given, ["gradient", "attention"], metrics=["comprehensiveness"])
+    assert ours.methods == fresh.methods
+    for key, cell in ours.cells.items():
+        assert cell.values == pytest.approx(fresh.cells[key].values, abs=1e-5)
+    with pytest.raises(BadInput, match="load the model that was explained"):
+        stored(salience.load("sentiment_bilstm"), tmp_path / "run")
+    with pytest.raises(BadInput, match="does not explain 1 of 1 texts, the first of them 'z'"):
+        stored(model, tmp_path / "run", [Example("z", "x")])
+
+
+def test_scores_that_do_not_fit():
+    model = salience.load()
+    texts = ["A fine film.", "A bore."]
+    right = salience.explain(model, texts, "gradient")
+    wrong = {
+        "explains another text": [right[1], right[0]],
+        "explains 1 texts of 2": right[:1],
+        "not numbers": [replace(right[0], scores=(float("nan"),) * len(right[0].scores)), right[1]],
+        "scores for": [replace(right[0], scores=right[0].scores[:-1]), right[1]],
+        "another tokenizer": [replace(right[0], tokens=("x",) * len(right[0].tokens)), right[1]],
+    }
+    for message, given in wrong.items():
+        with pytest.raises(BadInput, match=message):
+            evaluate(model, texts, (), explained={"theirs": given})
+    other = salience.explain(model, texts, "gradient", target=[1 - model.resolve(e.target.label) for e in right])
+    with pytest.raises(BadInput, match="different labels"):
+        evaluate(model, texts, (), explained={"a": right, "b": other})
+
+
+def test_scores_are_carried_by_characters():
+    read = Encoded("so unfair", (0, 1, 2, 3), ("[CLS]", "so", "un", "fair"), ((0, 0), (0, 2), (3, 5), (5, 9)), (1, 0, 0, 0))
+    assert carried([(0, 2), (3, 9)], [1.0, 3.0], read) == (0, 1.0, 1.0, 2.0)
+    assert carried([(0, 9)], [8.0], read) == (0, 2.0, 2.0, 4.0)
+    assert located("so unfair, so", ["<s>", "Ġso", "Ġun", "fair", ",", "Ġso", "</s>"])[1:6] == [
+        (0, 2),
+        (3, 5),
+        (5, 9),
+        (9, 10),
+        (11, 13),
+    ]
+    assert located("Naïve!", ["na", "##ive", "!"])[0] == (0, 2)
+
+
+def test_explanations_made_elsewhere_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = salience.load()
+    texts = ["A fine film with a dull end.", "A bore from start to end."]
+    ours = salience.explain(model, texts, "gradient")
+    rows = [{"text": e.text, "offsets": e.offsets, "scores": e.scores, "method": "theirs"} for e in ours]
+    for mine, back in zip(ours, imported(model, rows), strict=True):
+        assert back.target.label == mine.target.label
+        inner = [(s, t) for s, t, special in zip(mine.scores, back.scores, mine.special, strict=True) if not special]
+        assert [a for a, _ in inner] == pytest.approx([b for _, b in inner])
+    words = [{"text": t, "tokens": t.split(), "scores": list(range(len(t.split())))} for t in texts]
+    file = tmp_path / "theirs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *words]))
+    assert run(["evaluate", "--explanations", str(file), "--metric", "comprehensiveness", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["methods"] == ["theirs", "imported", *CONTROLS]
+    direct = evaluate(model, texts, "gradient", metrics=["comprehensiveness"])
+    (cell,) = [c for c in facts["cells"] if c["method"] == "theirs"]
+    assert cell["values"] == pytest.approx(direct.cells["gradient", "comprehensiveness"].values, abs=1e-5)
+    bad = {
+        "neither offsets nor tokens": {"text": "a", "scores": [1]},
+        "2 scores for 1 tokens": {"text": "a", "tokens": ["a"], "scores": [1, 2]},
+        "list of numbers": {"text": "a", "tokens": ["a"], "scores": ["x"]},
+        "outside its text": {"text": "a", "offsets": [[0, 9]], "scores": [1]},
+        "not empty": {"text": " ", "tokens": [], "scores": []},
+    }
+    for message, row in bad.items():
+        with pytest.raises(BadInput, match=message):
+            by_method(model, [row])
+    file.write_text("{}\nnot json\n")
+    assert run(["evaluate", "--explanations", str(file)]) == 2
+    assert "line 2" in capsys.readouterr().err
+
+
+def test_captum_tensors_are_measured():
+    from captum.attr import LayerIntegratedGradients
+
+    model = salience.load()
+    (seen,) = model.encode(["A fine film with a dull end."])
+    ids = torch.tensor([seen.ids])
+    label = int(forward(model, model.batch([seen])).logits.argmax())
+
+    def ask(x: torch.Tensor) -> torch.Tensor:
+        return model.module(input_ids=x, attention_mask=torch.ones_like(x)).logits
+
+    theirs = LayerIntegratedGradients(ask, model.words).attribute(ids, torch.zeros_like(ids), target=label, n_steps=20)
+    found = from_captum(model, seen.text, theirs)
+    assert found.scores == pytest.approx(theirs[0].sum(-1).tolist(), abs=1e-6)
+    assert found.target.label == model.label(label)
+    with pytest.raises(BadInput, match="has the shape|have the shape"):
+        from_captum(model, "A bore.", theirs)
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["evaluate", "--limit=6", "--method=gradient", "--metric=comprehensiveness", "--metric=token_f1"]
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    assert run([*asked, "--html", str(page), "--csv", str(table)]) == 0
+    out = capsys.readouterr().out
+    for name in ("gradient", *CONTROLS, "comprehensiveness ↑", "n = 6 texts"):
+        assert name in out
+    assert "<svg" in page.read_text()
+    assert table.read_text().startswith("method,metric")
+    assert run([*asked, "--html", str(tmp_path / "no" / "page.html")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert run([*asked, "--set", "seed=3"]) == 2
+    assert "METHOD.seed" in capsys.readouterr().err
+    assert run([*asked, "--erase", "burn"]) == 2
+    assert "burn" in capsys.readouterr().err
+    assert run(["evaluate", "--run", str(tmp_path)]) == 2
+    assert "manifest.json" in capsys.readouterr().err

@@ -1,18 +1,20 @@
-"""The one place where tokens are taken away: replaced, zeroed or deleted, on ids and embeddings, never on text."""
+"""The one place where tokens are taken away: replaced, zeroed, deleted or filled in, never on the text itself."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from salience.errors import BadInput, choose
-from salience.types import Batch, Model
+from salience.errors import BadInput, UnsupportedModel, choose
+from salience.passes import forward
+from salience.types import Batch, Decodes, LanguageHead, Model
 
 Replacement = Literal["zero", "mask", "pad", "unk", "mean"]
 REPLACEMENTS = get_args(Replacement)
-Erasure = Literal[Replacement, "delete"]
+Erasure = Literal[Replacement, "delete", "fill"]
 ERASURES = get_args(Erasure)
 Eraser = Callable[[Batch, Bool[Tensor, "b t"]], tuple[Batch, Tensor | None]]
 """Takes the chosen tokens from rows: the rows to pass, and their embeddings where those are not the rows' own."""
@@ -60,9 +62,31 @@ def deleted(batch: Batch, where: Bool[Tensor, "b t"]) -> Batch:
     return Batch(left.ids, kept, left.special | ~kept, left.segments, words)
 
 
+def filled(model: Model, head: LanguageHead, batch: Batch, where: Bool[Tensor, "b t"]) -> Batch:
+    """Rows with the words in the chosen places that the model's language head finds likeliest there, all at once.
+
+    What is erased is gone, and the text still reads like text: nearer to what the model was trained on than masks are.
+    """
+    if not bool(where.any()):
+        return batch
+    hidden = forward(model, batch, embeddings=replaced(model, batch, where, "mask"), hidden=True).hidden[-1]
+    logits = head(hidden[where])
+    logits[:, list(model.replacements.values())] = -torch.inf
+    return replace(batch, ids=batch.ids.masked_scatter(where, logits.argmax(-1)))
+
+
+def _head(model: Model) -> LanguageHead:
+    if "mask" in model.replacements and isinstance(model, Decodes):
+        return model.lm_head()
+    raise UnsupportedModel(f"{model.name} is no masked language model, so that it cannot fill in what is erased")
+
+
 def eraser(model: Model, kind: str) -> Eraser:
     """Erase by one kind of replacement or by deletion; what depends on the model alone is computed once."""
     if choose(kind, ERASURES, "erasure") == "delete":
         return lambda batch, where: (deleted(batch, where), None)
+    if kind == "fill":
+        head = _head(model)
+        return lambda batch, where: (filled(model, head, batch, where), None)
     vector = replacement(model, kind)
     return lambda batch, where: (batch, torch.where(where[..., None], vector, model.embed(batch)))

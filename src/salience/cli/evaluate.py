@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--metric", "metrics", metavar="NAME", multiple=True, help="May be repeated.  [default: the usual ones]")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of a method.")
 @click.option("--target", metavar="LABEL", help="The label to explain.  [default: the predicted one]")
-@click.option("--erase", metavar="KIND", help="mask, delete, zero, mean, pad or unk.  [default: mask, or mean]")
+@click.option("--erase", metavar="KIND", help="mask, delete, fill, zero, mean, pad or unk.  [default: mask, or mean]")
 @click.option("--text-column", default="text", show_default=True, metavar="NAME")
 @click.option("--id-column", metavar="NAME", help="[default: the row's number]")
 @click.option("--rationale-column", metavar="NAME", help="What people have marked: lists of [start, end] spans.")

@@ -1,0 +1,190 @@
+"""Tests with an answer: planted shortcuts, models that are changed in a known way, models trained again."""
+
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from salience.errors import BadInput, BadModel
+from salience.explainer import targets
+from salience.guards import accuracy
+from salience.lessons import Example
+from salience.methods import find
+from salience.metrics.robustness import input_invariance, max_sensitivity, parameter_randomisation, randomised
+from salience.passes import forward
+from salience.retraining import Curve, racu, roar, simulatability
+from salience.shortcuts import KINDS, Shortcut, inserted, planted, pointed
+from salience.train import Recipe, fit
+from salience.types import Target
+from shapes import TEXTS, build
+from test_train import reviews
+
+# ------------------------------------------------------------------------------------------------------ shortcuts
+
+
+def texts(count: int = 40) -> list[Example]:
+    dice = Random(0)
+    words = "the film is a long and quiet story of two people who meet in a small town".split()
+    return [Example(str(i), " ".join(dice.choices(words, k=8)), dice.randrange(2)) for i in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_planted_decides(kind: str):
+    shortcut = Shortcut(kind)
+    found = planted(texts(), shortcut, share=0.5, seed=1)
+    assert found == planted(texts(), shortcut, share=0.5, seed=1)
+    chosen = [e for e in found if e.rationale]
+    assert len(chosen) == 20
+    assert {e.label for e in chosen} == {0, 1}
+    for e in chosen:
+        words = [e.text[a:b] for a, b in e.rationale]
+        if kind == "token":
+            assert words == [shortcut.words[e.label]]
+        elif kind == "context":
+            assert sorted(words) == sorted([shortcut.words[e.label], shortcut.context])
+        else:
+            assert words == [shortcut.words[e.label], shortcut.words[1 - e.label]], "the order is the label"
+    for e, before in zip(found, texts(), strict=True):
+        if e.rationale is None:
+            assert e.label == before.label
+            present = {w for w in (*shortcut.words, shortcut.context) if w in e.text.split()}
+            assert len(present) == (0 if kind == "token" else 1), "one word alone tells nothing"
+    with pytest.raises(BadInput, match="holds a word of the shortcut"):
+        planted([Example("a", "the kappa", 0)], shortcut)
+
+
+def test_words_are_inserted_in_order_between_others():
+    for seed in range(20):
+        text, spans = inserted("a b c", ["x", "y"], Random(seed))
+        assert [text[a:b] for a, b in spans] == ["x", "y"]
+        assert [w for w in text.split() if w not in "xy"] == ["a", "b", "c"]
+
+
+def test_a_method_that_looks_finds_it_and_one_that_does_not_does_not():
+    """An average of word vectors in which only the planted words count: the truth is known to the last digit."""
+    given = planted(texts(), Shortcut("token"), share=1.0)
+    model = build("pooled_average")
+    list(fit(model, given, recipe=Recipe(epochs=40, batch=10, rate=0.03)))
+    assert accuracy(model, given) > 0.95
+    found = pointed(model, given, ["occlusion", "input_x_gradient"])
+    assert set(found) == {"occlusion", "input_x_gradient", "random", "uniform", "position"}
+    assert found["occlusion"].precision.mean > 0.9
+    assert found["occlusion"].rank.mean < 0.1
+    assert found["random"].precision.mean < 0.5
+    assert 0.3 < found["random"].rank.mean < 0.7
+    with pytest.raises(BadModel, match="has not learnt it"):
+        pointed(build("pooled_average"), given, "occlusion")
+    with pytest.raises(BadInput, match="no text has a planted"):
+        pointed(model, texts(), "occlusion")
+
+
+# ------------------------------------------------------------------------------------------------------ robustness
+
+
+def asked(shape: str = "bert"):
+    model = build(shape, dtype=torch.float64)
+    batch = model.batch(model.encode(TEXTS))
+    return model, batch, targets(model, Target(), forward(model, batch).logits)
+
+
+@pytest.mark.parametrize("shape", ["bert", "gpt2", "pooled_bilstm"])
+def test_gradients_do_not_see_a_shift_that_is_taken_back_and_their_product_with_the_input_does(shape: str):
+    model, batch, target = asked(shape)
+    still = ("gradient", "occlusion", "attention")
+    for name in still:
+        found = input_invariance(model, batch, target, find(name))
+        assert found.tolist() == pytest.approx([0.0] * len(TEXTS), abs=1e-6)
+    several = batch.content.sum(1).tolist()
+    moved = input_invariance(model, batch, target, find("input_x_gradient")).tolist()
+    assert all(x > 0.1 for x, n in zip(moved, several, strict=True) if n > 1)
+    # A baseline that moves with the words hides the shift; one that stays at 0 shows it.
+    if "mask" in model.replacements:
+        hidden = partial(find("integrated_gradients"), nodes=4, baseline="mask")
+        assert input_invariance(model, batch, target, hidden).tolist() == pytest.approx([0.0] * len(TEXTS), abs=1e-5)
+    shown = partial(find("integrated_gradients"), nodes=4, baseline="zero")
+    assert float(input_invariance(model, batch, target, shown).max()) > 0.01
+
+
+def test_sensitivity_grows_with_the_radius_and_a_constant_has_none():
+    model, batch, target = asked()
+    small, large = (
+        max_sensitivity(model, batch, target, find("gradient"), radius=r, samples=3).mean() for r in (1e-6, 0.2)
+    )
+    assert 0 < small < 1e-3 < large
+    assert max_sensitivity(model, batch, target, find("uniform"), samples=2).tolist() == [0.0] * len(TEXTS)
+    one, three = (max_sensitivity(model, batch, target, find("gradient"), samples=n) for n in (1, 3))
+    assert (three >= one).all()
+
+
+def test_methods_that_look_at_the_model_change_with_it():
+    model, batch, target = asked()
+    before = {name: p.clone() for name, p in model.module.named_parameters()}
+    other = randomised(model)
+    assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
+    for (name, p), (_, q) in zip(model.module.named_parameters(), other.module.named_parameters(), strict=True):
+        assert torch.equal(p.flatten().sort().values, q.flatten().sort().values), name
+    assert parameter_randomisation(model, batch, target, find("position"))[1] == pytest.approx(1)
+    assert float(parameter_randomisation(model, batch, target, find("gradient")).abs().mean()) < 0.9
+
+
+# ------------------------------------------------------------------------------------------------------ retraining
+
+
+def make(seed: int):
+    return build("pooled_average", seed=seed)
+
+
+SHORT = Recipe(epochs=25, batch=8, rate=0.03)
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_without_the_words_that_decide_nothing_is_learnt(recursive: bool):
+    given = planted(texts(32), Shortcut("token"), share=1.0)
+    shares = (0.0, 0.2, 1.0)
+    found, drawn = (
+        roar(make, given, given, name, shares=shares, seeds=[0, 1], recursive=recursive, recipe=SHORT)
+        for name in ("occlusion", "random")
+    )
+    assert found.at(0.0).mean > 0.95
+    assert found.at(0.2).mean < drawn.at(0.2).mean
+    assert racu(found, drawn) > 0.3
+
+
+def test_racu_by_hand():
+    shares = (0.0, 0.5, 1.0)
+    chance, random = Curve(shares, ((0.9, 0.5, 0.5),)), Curve(shares, ((0.9, 0.7, 0.5),))
+    assert racu(random, random) == 0
+    # between the curves: a triangle of height .2 over 0 to 1; above the end: .4 over .5, then .2 over .5 and down
+    assert racu(chance, random) == pytest.approx(0.1 / (0.15 + 0.05))
+    with pytest.raises(BadInput, match="same shares"):
+        racu(Curve((0.0, 1.0), ((1.0, 0.5),)), random)
+
+
+def test_masked_tokens_are_masked_and_stay_so():
+    from salience.retraining import _Texts
+
+    model = build("bert")
+    some = _Texts.of(model, reviews(6))
+    half = some.masked(model, "gradient", 0.5, 0)
+    most = half.masked(model, "gradient", 0.8, 0)
+    for a, b, c, e in zip(some.encoded, half.encoded, most.encoded, half.whole, strict=True):
+        content = [i for i, s in enumerate(e.special) if not s]
+        gone = [i for i in content if b.ids[i] == model.replacements["mask"]]
+        assert len(gone) == round(0.5 * len(content))
+        assert all(b.special[i] for i in gone)
+        assert set(gone) <= {i for i in content if c.ids[i] == model.replacements["mask"]}
+        assert a.ids == e.ids
+
+
+def test_a_student_learns_its_teacher():
+    given = [replace(e, label=e.label) for e in reviews(24)]
+    teacher = make(0)
+    list(fit(teacher, given, recipe=SHORT))
+    plain = simulatability(make, teacher, given, given, None, seeds=[1], recipe=SHORT)
+    shown = simulatability(make, teacher, given, given, "occlusion", seeds=[1], recipe=SHORT, share=0.3)
+    assert 0.5 < plain.mean <= 1
+    assert 0.5 < shown.mean <= 1
+    assert np.isfinite(shown.mean)

@@ -200,7 +200,9 @@ def test_scores_that_do_not_fit():
 
 
 def test_scores_are_carried_by_characters():
-    read = Encoded("so unfair", (0, 1, 2, 3), ("[CLS]", "so", "un", "fair"), ((0, 0), (0, 2), (3, 5), (5, 9)), (1, 0, 0, 0))
+    read = Encoded(
+        "so unfair", (0, 1, 2, 3), ("[CLS]", "so", "un", "fair"), ((0, 0), (0, 2), (3, 5), (5, 9)), (True, *[False] * 3)
+    )
     assert carried([(0, 2), (3, 9)], [1.0, 3.0], read) == (0, 1.0, 1.0, 2.0)
     assert carried([(0, 9)], [8.0], read) == (0, 2.0, 2.0, 4.0)
     assert located("so unfair, so", ["<s>", "Ġso", "Ġun", "fair", ",", "Ġso", "</s>"])[1:6] == [
@@ -261,7 +263,7 @@ def test_captum_tensors_are_measured():
     found = from_captum(model, seen.text, theirs)
     assert found.scores == pytest.approx(theirs[0].sum(-1).tolist(), abs=1e-6)
     assert found.target.label == model.label(label)
-    with pytest.raises(BadInput, match="has the shape|have the shape"):
+    with pytest.raises(BadInput, match="have the shape"):
         from_captum(model, "A bore.", theirs)
 
 

@@ -101,7 +101,7 @@ def _given(data: Source | Sequence[Example] | Sequence[Text]) -> list[Example]:
 def stored(
     model: Model, run: str | Path, given: Sequence[Example] | None = None
 ) -> tuple[list[Example], dict[str, list[Explanation]]]:
-    """A run's texts and explanations by method, for :func:`evaluate`; of ``given`` texts, found by id, if there are any.
+    """A run's texts and explanations by method, for :func:`evaluate`; of the ``given`` texts, found by id, if any.
 
     The run must be of this very model.
     """

@@ -99,7 +99,9 @@ def by_method(model: Model, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str
     texts = list(dict.fromkeys(str(row["text"]) for row in rows))
     for method, own in found.items():
         if missing := [text for text in texts if text not in own]:
-            raise BadInput(f"{method} does not explain {len(missing)} texts that others do, such as {missing[0][:60]!r}")
+            raise BadInput(
+                f"{method} does not explain {len(missing)} texts that others do, such as {missing[0][:60]!r}"
+            )
     return texts, {method: [own[text] for text in texts] for method, own in found.items()}
 
 

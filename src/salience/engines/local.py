@@ -5,9 +5,10 @@ import signal
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from threading import Thread
 from time import monotonic
 
 import psutil
@@ -137,9 +138,21 @@ def _share(job: Job, number: int, workers: int) -> Job:
     return replace(job, threads=threads, model=model)
 
 
+def end_with_parent() -> None:
+    """In a worker process: end as soon as the driver has ended, also if it was killed, and whatever is under way."""
+
+    def watch() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
 def _work(pipe: Connection, job: Job) -> None:
     """The life of a worker process: shards in, events out, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    end_with_parent()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if job.threads is not None:
         torch.set_num_threads(job.threads)

@@ -115,7 +115,14 @@ def measured(
         for (metric, settings), masks in zip(metrics, row, strict=True):
             part = slice(start, start := start + len(masks))
             answers = Answers(
-                scores.cpu(), batch, masks.cpu(), values[part], decisions[part] == first, whole, target.kind, target.link
+                scores.cpu(),
+                batch,
+                masks.cpu(),
+                values[part],
+                decisions[part] == first,
+                whole,
+                target.kind,
+                target.link,
             )
             found[-1].append(_read(metric, answers, settings))
     return found

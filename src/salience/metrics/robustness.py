@@ -32,7 +32,8 @@ def max_sensitivity(
 ) -> Float[Tensor, " b"]:
     """How far the scores move, at most, as word vectors do: max over draws of ‖φ(x + δ) − φ(x)‖ / ‖φ(x)‖.
 
-    Divided by the length of the scores, so that methods of any scale can be compared. Every word's vector moves by ``radius`` of the mean length of all, in a random direction. Lower is better.
+    Divided by the length of the scores, so that methods of any scale can be compared. Every word's vector moves by
+    ``radius`` of the mean length of all, in a random direction. Lower is better.
 
     Paper: Yeh et al. 2019, arXiv:1901.09392, Definition 3.1
     """

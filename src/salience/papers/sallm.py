@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from salience.data import Source
+from salience.engines.local import end_with_parent
 from salience.guards import packed
 from salience.lessons import Example, examples
 from salience.models import load
@@ -205,12 +206,18 @@ def _made(
             yield one, plan.taught(one, telling)
         return
     threads = max(1, torch.get_num_threads() // workers)
-    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (threads,)) as pool:
         futures = {pool.submit(plan.taught, one): one for one in asked}
         for future in as_completed(futures):
             taught = future.result()
             say(f"{futures[future]}: validation accuracy {taught.epochs[-1].measures['accuracy']:.3f}")
             yield futures[future], taught
+
+
+def _begin(threads: int) -> None:
+    """The start of a process that trains."""
+    end_with_parent()
+    torch.set_num_threads(threads)
 
 
 def _right(found: Sequence[Taught], tests: Sequence[Example]) -> list[list[float]]:

@@ -7,12 +7,13 @@ from salience.stats import Difference
 
 
 def verdict(found: Evaluation) -> list[str]:
-    """Which methods beat random, which cannot be told apart, and which to use for this model and data."""
-    said = [sentence for metric in found.metrics for sentence in _metric(found, metric, found.real)]
-    return [*said, *_advice(found, found.real)]
+    """Which method to use for this model and data; then which beat random, and which cannot be told apart."""
+    rest = [sentence for metric in found.metrics for sentence in _metric(found, metric, found.real)]
+    return [*_advice(found, found.real), *rest]
 
 
 def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str]:
+    real = [m for m in real if found.cells[m, metric].estimate.n]
     cells = [found.cells[m, metric] for m in real]
     floor = found.cells["random", metric].estimate
     ahead = sorted((c for c in cells if c.beats_random), key=lambda c: -abs(_floor(c).mean))
@@ -48,7 +49,8 @@ def _gap(found: Evaluation, name: str, metric: str) -> Difference:
 def _like_best(found: Evaluation, metric: str, real: Sequence[str]) -> list[str]:
     """The best method first, then those whose difference from it may be chance."""
     best = found.best(metric)
-    return [best, *(m for m in real if m != best and not _gap(found, m, metric).clear)]
+    others = [m for m in real if m != best and found.cells[m, metric].estimate.n]
+    return [best, *(m for m in others if not _gap(found, m, metric).clear)]
 
 
 def _about(found: Evaluation, aspect: str) -> list[str]:

@@ -31,9 +31,11 @@ def heading(found: Evaluation, metric: str) -> str:
 
 
 def shown(cell: Cell) -> str:
-    if cell.estimate.n == 0:
+    """The mean above its interval, so that many columns fit."""
+    e = cell.estimate
+    if e.n == 0:
         return "–"
-    return f"{cell.estimate}{BEYOND if cell.beats_random else ''}"
+    return f"{e.mean:.3f}{BEYOND if cell.beats_random else ''}\n{e.low:.3f} to {e.high:.3f}"
 
 
 def rows(found: Evaluation) -> Iterator[list[str]]:
@@ -49,22 +51,14 @@ def terminal(found: Evaluation) -> Table:
     for method in found.methods:
         style = "dim" if method in CONTROLS else ""
         cells = [found.cells[method, metric] for metric in found.metrics]
-        texts = [Text(_stacked(c), style="bold" if found.best(c.metric) == method else "") for c in cells]
+        texts = [Text(shown(c), style="bold" if found.best(c.metric) == method else "") for c in cells]
         made.add_row(Text(method), *texts, style=style)
     return made
 
 
-def _stacked(cell: Cell) -> str:
-    """The mean above its interval, so that many columns fit."""
-    e = cell.estimate
-    if e.n == 0:
-        return "–"
-    return f"{e.mean:.3f}{BEYOND if cell.beats_random else ''}\n{e.low:.3f} {e.high:.3f}"
-
-
 def legend(found: Evaluation) -> str:
-    least = min(cell.estimate.n for cell in found.cells.values())
-    some = "" if least == found.texts else f" (of {least} at least, where not all have a number)"
+    least = min((cell.estimate.n for cell in found.cells.values() if cell.estimate.n), default=0)
+    some = "" if least == found.texts else f" ({least} of them at least, where some have no number)"
     return (
         f"n = {found.texts} texts{some}, 95 % intervals of a bootstrap over them; tokens erased by "
         f"{found.settings['erase']}; {BEYOND} beats random beyond doubt, corrected for "

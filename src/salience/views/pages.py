@@ -40,9 +40,10 @@ h1 { font-size: 1.35rem; font-weight: 600; margin: 0 0 1.5rem; }
 .wide { overflow-x: auto; }
 .report { border-collapse: collapse; margin: 1rem 0; }
 .report th, .report td { padding: .25rem .9rem .25rem 0; text-align: start; border-bottom: 1px solid #8884;
-  white-space: nowrap; }
+  vertical-align: top; }
+.report tbody th { white-space: nowrap; }
 .report th { font-weight: 500; }
-.report td { font-variant-numeric: tabular-nums; }
+.report td { font-variant-numeric: tabular-nums; white-space: pre-line; }
 figure { margin: 1rem 0; padding: 1rem; background: #fff; border-radius: 12px; }
 @media (prefers-color-scheme: dark) { body { background: #121417; color: #e9eaec; } }
 """

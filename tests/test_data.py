@@ -576,3 +576,22 @@ def test_a_data_set_saved_to_disk_is_read_with_its_only_split_or_the_one_named(t
     refused("has several splits: choose one with split, of dev, test", tmp_path / "two")
     refused("unknown split of .*two 'tset'. Did you mean 'test'", tmp_path / "two", split="tset")
     refused("has no splits; leave it out", tmp_path / "one", split="train")
+
+
+def test_sentiments_of_words_are_a_rationale(tmp_path: Path):
+    file = tmp_path / "trees.jsonl"
+    rows = [
+        {"text": "a fine , dull film", "feel": [2, 4, 2, 1, 2], "label": 1},
+        {"text": "a fine , dull film", "feel": [2, 4, 2, 1, 2], "label": 0},
+        {"text": "a film", "feel": [2], "label": 0},
+        {"text": "a film", "feel": [2, 3], "label": 4},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trees = source(file, label="label", rationale="feel", spans="sentiments")
+    (shard,) = shards(trees)
+    with Reader(trees) as reader:
+        first, second, short, odd = reader.read(shard)
+    assert [first.text[a:b] for a, b in first.rationale] == ["fine"]
+    assert [second.text[a:b] for a, b in second.rationale] == ["dull"]
+    assert "a sentiment for each of 2 words" in short.reason
+    assert "one of 0 or 1" in odd.reason

@@ -108,7 +108,7 @@ def test_sallm_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert run(asked) == 0
     assert capsys.readouterr().out == out, "what is finished is not done again"
     assert run(["paper", "salm", *asked[2:]]) == 2
-    assert "Did you mean 'sallm'" in capsys.readouterr().err
+    assert "No such command 'salm'" in capsys.readouterr().err
 
 
 def test_several_trainings_at_a_time_come_to_the_same(folder: Path, tmp_path: Path):
@@ -152,3 +152,31 @@ def test_names_in_a_report_are_text(folder: Path):
     assert "<b>" not in told
     assert "<i>" not in told
     assert trade_off({"a": odd, "b": odd}, "svg", against="accuracy").startswith(b"<svg")
+
+
+@pytest.mark.parametrize("name", ["layer_saliency", "elephant"])
+def test_papers_that_compare_methods(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["A", "fine", "film", "with", "a", "dull", "end", "."]
+    lines = [{"text": " ".join(words), "label": i % 2, "feel": [2, 4, 2, 2, 2, 0, 2, 2]} for i in range(4)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ["paper", name, "--data", f"small={tmp_path / 'texts.jsonl'}", "--out", str(tmp_path / "out")]
+    asked += ["--rationale-column=feel", "--spans=sentiments", "--label-column=label"]
+    assert run(asked) == 0
+    out, err = capsys.readouterr()
+    assert "integrated_gradients" in out
+    assert "report.html" in err
+    (facts,) = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert facts["data"] == "small"
+    assert facts["seconds"]["occlusion"] > 0
+    assert {"random", "uniform", "position"} <= set(facts["methods"])
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "<svg" in report
+    if name == "layer_saliency":
+        assert [c["layer"] for c in facts["coherence"]] == list(range(len(facts["coherence"])))
+        assert f"chooses layer {facts['chosen']}" in out
+        assert sum(m.startswith("layer_saliency_layer_") for m in facts["methods"]) == len(facts["coherence"])
+    else:
+        assert "attention" in out
+        assert "is ahead" in out
+    assert run([*asked[:2], "--data", "nothing", *asked[4:]]) == 2
+    assert "NAME=DATA" in capsys.readouterr().err

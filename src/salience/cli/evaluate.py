@@ -1,8 +1,7 @@
 """``salience evaluate``: which explanation can be believed."""
 
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from salience.errors import BadInput
 if TYPE_CHECKING:
     from salience.data import Source
     from salience.evaluation import Evaluation
-    from salience.evaluator import Report
 
 
 @click.command(
@@ -38,7 +36,14 @@ if TYPE_CHECKING:
 @click.option("--text-column", default="text", show_default=True, metavar="NAME")
 @click.option("--id-column", metavar="NAME", help="[default: the row's number]")
 @click.option("--rationale-column", metavar="NAME", help="What people have marked: lists of [start, end] spans.")
-@click.option("--spans", type=click.Choice(["characters", "words"]), default="characters", show_default=True)
+@click.option(
+    "--spans",
+    type=click.Choice(["characters", "words", "sentiments"]),
+    default="characters",
+    show_default=True,
+    help="What rationales are made of.",
+)
+@click.option("--label-column", metavar="NAME", help="Labels, which sentiments of words are held against.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N texts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the numbers of every text.")
@@ -55,11 +60,12 @@ def evaluate(model: Model, **given: Any) -> None:
     from salience.evaluator import METHODS
     from salience.evaluator import evaluate as evaluated
     from salience.models import load
+    from salience.views.progress import counted
 
     loaded = load(model.model, **model.options)
     loaded.budget = model.budget or loaded.budget
     texts, explained = _given(loaded, given)
-    with _progress(given["quiet"]) as report:
+    with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
         found = evaluated(
             loaded,
             texts,
@@ -112,6 +118,7 @@ def _source(given: Mapping[str, Any]) -> "Source":
         given["data"],
         text=given["text_column"],
         id=given["id_column"],
+        label=given["label_column"],
         rationale=given["rationale_column"],
         spans=given["spans"],
     )
@@ -144,16 +151,3 @@ def _tell(found: "Evaluation", as_json: bool) -> None:
     console.print(f"\n{evaluation.legend(found)}\n", style="dim", highlight=False)
     for sentence in verdict(found):
         console.print(f"• {sentence}", highlight=False)
-
-
-@contextmanager
-def _progress(quiet: bool) -> "Generator[Report | None]":
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)

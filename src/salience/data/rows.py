@@ -1,13 +1,17 @@
 """A source cut into shards, and the rows of a shard."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 
 from salience.data.formats import Opened, Record, Refused, decoded, kind, open_file
 from salience.data.values import Rejected, Row, Shard, Source
 from salience.errors import BadInput
+from salience.words import Span
+
+NEUTRAL = 2
+"""The sentiment of a word that speaks for neither side."""
 
 
 def shards(source: Source, *, rows: int = 1000, size: int = 2**18, limit: int | None = None) -> Iterator[Shard]:
@@ -108,21 +112,37 @@ def _label(cells: Mapping[str, object], name: str) -> str | int | float | tuple[
     return int(found) if isinstance(found, float) and found.is_integer() else found
 
 
-def _rationale(cells: Mapping[str, object], source: Source, text: str) -> tuple[tuple[int, int], ...] | None:
+def _rationale(cells: Mapping[str, object], source: Source, text: str) -> tuple[Span, ...] | None:
     """Spans of characters. A row without a list of them has no rationale; one with an empty list has an empty one."""
     value = cells.get(str(source.rationale))
     if value is None:
         return None
+    words = [m.span() for m in re.finditer(r"\S+", text)]
+    if source.spans == "sentiments":
+        return _speaking(cells, source, value, words)
     try:
         spans = [(int(start), int(end)) for start, end in value]  # pyright: ignore
     except (TypeError, ValueError):
         raise Refused(f"column {source.rationale!r} is not a list of [start, end] spans") from None
-    places = [m.span() for m in re.finditer(r"\S+", text)] if source.spans == "words" else []
-    end_of = len(places) if source.spans == "words" else len(text)
+    end_of = len(words) if source.spans == "words" else len(text)
     for start, end in spans:
         if not 0 <= start < end <= end_of:
             raise Refused(f"the rationale span [{start}, {end}] lies outside the text of {end_of} {source.spans}")
-    return tuple((places[a][0], places[b - 1][1]) if places else (a, b) for a, b in spans)
+    return tuple((words[a][0], words[b - 1][1]) for a, b in spans) if source.spans == "words" else tuple(spans)
+
+
+def _speaking(cells: Mapping[str, object], source: Source, value: object, words: Sequence[Span]) -> tuple[Span, ...]:
+    """The words whose sentiment is that of the text."""
+    if not isinstance(value, list) or len(value) != len(words):  # pyright: ignore[reportUnknownArgumentType]
+        raise Refused(f"column {source.rationale!r} is not a list with a sentiment for each of {len(words)} words")
+    label = None if source.label is None else _label(cells, source.label)
+    if label not in (0, 1):
+        raise Refused(f"the label is {label!r}; sentiments of words are held against one of 0 or 1")
+    return tuple(
+        span
+        for span, sentiment in zip(words, value, strict=True)  # pyright: ignore[reportUnknownArgumentType]
+        if sentiment != NEUTRAL and (sentiment > NEUTRAL) == bool(label)
+    )
 
 
 def _number_or_string(cells: Mapping[str, object], name: str) -> str | int | float:

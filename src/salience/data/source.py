@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from difflib import get_close_matches
 from hashlib import blake2b
-from typing import Literal
+from typing import get_args
 
 from salience.data import library
 from salience.data.formats import DataSet, endings, format_of, open_file, reading
-from salience.data.values import Source
+from salience.data.values import Source, Spans
 from salience.errors import BadInput, choose
 
 LIKELY = ("sentence", "content", "review", "body")
@@ -26,7 +26,7 @@ def source(
     id: str | None = None,
     label: str | None = None,
     rationale: str | None = None,
-    spans: Literal["characters", "words"] = "characters",
+    spans: Spans = "characters",
     split: str | None = None,
     subset: str | None = None,
 ) -> Source:
@@ -35,9 +35,10 @@ def source(
     All files of a glob or folder are read, sorted by name; they share one format. A folder is handed to the datasets
     library if a split or subset is named, or if it was written by ``save_to_disk``. A name that is no path is a data
     set of that library. ``label`` is the column of labels, which are explained in place of those predicted, and
-    learnt in training. ``rationale`` is the column of human rationales: lists of [start, end] ``spans``.
+    learnt in training. ``rationale`` is the column of human rationales: lists of [start, end] ``spans``, or the words'
+    ``sentiments``.
     """
-    choose(spans, ("characters", "words"), "unit of spans")
+    choose(spans, get_args(Spans), "unit of spans")
     found, files = _located(os.fspath(name), by_library=bool(split or subset))
     if files and (split or subset):
         raise BadInput(f"{found} is read as it is: split and subset are for folders and names of data sets")

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Spans = Literal["characters", "words", "sentiments"]
+"""What a rationale is: [start, end] spans of characters, or of words between white space; or a sentiment for each such
+word, 0 to 4 with 2 as neutral, of which those that speak for the text's label, 0 or 1, are the rationale."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -15,8 +19,7 @@ class Source:
     id: str | None = None
     label: str | None = None
     rationale: str | None = None
-    spans: Literal["characters", "words"] = "characters"
-    """What the spans of a rationale count; words stand between white space."""
+    spans: Spans = "characters"
     split: str | None = None
     subset: str | None = None
 

@@ -18,7 +18,7 @@ def kendall(a: Scores, b: Scores) -> float:
     """Kendall's τ-b: pairs of tokens in the same order less those in the opposite order; 0 if either is constant."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
-    return float(kendalltau(a, b).statistic)
+    return float(kendalltau(a, b)[0])
 
 
 def overlap(a: Scores, b: Scores, *, share: float = 0.2) -> float:

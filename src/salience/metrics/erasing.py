@@ -45,9 +45,10 @@ class Erasing:
     """
 
     def __init__(self, read: Callable[..., Tensor], masks: Masks, better: Better, curve: bool) -> None:
-        self.read, self.masks, self.better, self.curve = read, masks, better, curve
+        self.read, self.masks, self.curve = read, masks, curve
+        self.better: Better = better
         self.__name__, self.__doc__, self.__module__ = read.__name__, read.__doc__, read.__module__
-        own = settings_of(masks) | settings_of(read)
+        own = {**settings_of(masks), **settings_of(read)}
         self.defaults = {name: p.default for name, p in own.items()}
         erase = Parameter("erase", Parameter.KEYWORD_ONLY, default=None, annotation=Erasure | None)
         place = [Parameter(n, Parameter.POSITIONAL_ONLY) for n in ("model", "batch", "scores", "target")]
@@ -72,7 +73,7 @@ class Erasing:
 
     def taken(self, settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
         """The settings that one of the metric's two functions takes."""
-        return {name: (self.defaults | settings)[name] for name in settings_of(function)}
+        return {name: {**self.defaults, **settings}[name] for name in settings_of(function)}
 
 
 def erasing(masks: Masks, better: Better) -> Callable[[Callable[..., Tensor]], Erasing]:

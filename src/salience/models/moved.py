@@ -21,16 +21,8 @@ class Moved:
     def __init__(
         self, model: Model, table: Float[Tensor, "v d"], *, absorbed: Float[Tensor, " d"] | None = None
     ) -> None:
-        self.model, self.absorbed = model, absorbed
+        self.model, self.absorbed, self.budget = model, absorbed, model.budget
         self.words = nn.Embedding.from_pretrained(table.detach())
-
-    @property
-    def budget(self) -> int:
-        return self.model.budget
-
-    @budget.setter
-    def budget(self, tokens: int) -> None:
-        self.model.budget = tokens
 
     @property
     def module(self) -> nn.Module:

@@ -1,10 +1,17 @@
 """Reports of papers, as pages that stand alone."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from html import escape
 from typing import Any
 
+from salience.papers import elephant as _elephant
+from salience.papers.compared import Comparison
+from salience.papers.layer_saliency import Result as Layers
 from salience.papers.sallm import Result, compared, looked
+from salience.verdict import verdict
 from salience.views.charts import drawn
+from salience.views.evaluation import bars, curves, heading, legend, rows
 from salience.views.pages import document, figure, table
 
 
@@ -51,6 +58,85 @@ def by_seed(result: Result, kind: str) -> bytes:
     chart: Any = (
         alt.layer(points, means, data=alt.Data(values=values), width=340, height=220)
         .facet(alt.Facet("data:N", title=None, sort=["test", *result.rows[0].others]), columns=2)
+        .resolve_scale(y="independent")
+    )
+    return drawn(chart, kind)
+
+
+# ------------------------------------------------------------------------------------------------------ comparisons
+
+
+def layer_saliency(results: Sequence[Layers]) -> str:
+    """Every layer beside the other methods, a part for each data set."""
+    return document(
+        "Decoded layer saliency, layer by layer",
+        "<p>Layers are those of layer_saliency, from 0, the embeddings. The paper gives no numbers to set beside "
+        "these.</p>",
+        *(_layers(result) for result in results),
+    )
+
+
+def _layers(result: Layers) -> str:
+    known = [
+        (str(c.layer), f"{c.log_probability:.2f}", f"{c.recovery:.3f}", f"{c.reciprocal_rank:.3f}")
+        for c in result.coherence
+    ]
+    return (
+        f"{_comparison(result.comparison)}<h3>Does a layer still know its words?</h3>"
+        f"{figure(by_layer(result, 'svg'))}"
+        f"{table(('layer', 'mean log-probability of its own word', 'first choice', 'mean reciprocal rank'), known)}"
+        f"<p>The method chooses layer {result.chosen} by itself, by this curve alone.</p>"
+    )
+
+
+def elephant(results: Sequence[Comparison]) -> str:
+    """Attention beside the saliency methods, a part for each data set."""
+    parts: list[str] = []
+    for one in results:
+        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in _elephant.answer(one.found))
+        parts.append(f"{_comparison(one)}<h3>Attention or saliency?</h3><ul>{said}</ul>")
+    return document("Attention as an explanation, beside saliency methods", *parts)
+
+
+def _comparison(one: Comparison) -> str:
+    found = one.found
+    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict(found)[:2])
+    seconds = [(name, f"{1000 * value:.1f}") for name, value in one.seconds.items()]
+    drawn_curves = figure(curves(found, "svg")) if found.curves else ""
+    return (
+        f"<h2>{escape(one.data)}, {escape(found.model)}</h2><ul>{said}</ul>"
+        f"{table(['', *(heading(found, metric) for metric in found.metrics)], rows(found))}"
+        f"<p>{escape(legend(found))}.</p>{figure(bars(found, 'svg'))}{drawn_curves}"
+        f"<h3>Milliseconds per text, on this machine</h3>{table((), seconds)}"
+    )
+
+
+def by_layer(result: Layers, kind: str) -> bytes:
+    """How well each layer knows its own words, beside how well its explanation does."""
+    import altair as alt
+
+    found = result.comparison.found
+    quality = found.metrics[0]
+    values = [
+        {"layer": c.layer, "what": "mean reciprocal rank of its own word", "value": c.reciprocal_rank}
+        for c in result.coherence
+    ]
+    values += [
+        {
+            "layer": int(name.rpartition("_")[2]),
+            "what": quality.replace("_", " "),
+            "value": found.cells[name, quality].estimate.mean,
+        }
+        for name in found.methods
+        if name.startswith("layer_saliency_layer_")
+    ]
+    chart: Any = (
+        alt.Chart(alt.Data(values=values), width=260, height=160)
+        .mark_line(point=True, color="#2f6f9f")
+        .encode(
+            x=alt.X("layer:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False))
+        )
+        .facet(alt.Facet("what:N", title=None), columns=2)
         .resolve_scale(y="independent")
     )
     return drawn(chart, kind)

@@ -180,7 +180,8 @@ def run(
     best = max(grid, key=lambda one: one["validation"])
     chosen = {"weight": best["weight"], "share": best["share"]}
     # Iterative comes after sallm, whose students teach it.
-    for some in (("sallm", "fine_tuned"), ("iterative",)):
+    phases: tuple[tuple[Variant, ...], ...] = (("sallm", "fine_tuned"), ("iterative",))
+    for some in phases:
         asked = [Asked(variant, seed, **chosen) for variant in some for seed in seeds]
         taught = made(*asked)
         found |= {v: [t for a, t in zip(asked, taught, strict=True) if a.variant == v] for v in some}

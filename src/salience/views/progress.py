@@ -129,6 +129,20 @@ class _Bars:
         self._shown.console.print(line, highlight=False)
 
 
+@contextmanager
+def counted(what: str, shown: bool) -> Generator[Callable[[int, int], None] | None]:
+    """A bar for work that is counted: told (done, of how many)."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
 def _sometimes(every: float, say: Report) -> Report:
     last = monotonic()
 

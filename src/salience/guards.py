@@ -70,7 +70,9 @@ class Guards:
     heads: Heads = "mean"
     held_out: str | None = "occlusion"
     sample: int = 100
-    """Texts that the last three are measured on."""
+    """Texts that the last three are measured on, at most."""
+    tokens: int = 6000
+    """Tokens of these texts, at most: they are passed many times."""
 
     def __call__(self, model: Model) -> Mapping[str, float]:
         guided = [e for e in self.examples if e.guide]
@@ -83,8 +85,11 @@ class Guards:
                 lesson = _lesson(model, some, encoded, graph=self.objective.penalty is not None)
                 answers.append((lesson.output.logits.detach(), lesson.labels))
                 looked.append(self._looked(lesson))
-        erased = self._erased(model, sampled(guided, self.sample))
+        erased = self._erased(model, sampled(guided, self._count(model, guided)))
         return {"accuracy": _accuracy(model, answers), **_means(looked), **_means(erased)}
+
+    def _count(self, model: Model, guided: Sequence[Example]) -> int:
+        return max(1, min(self.sample, round(self.tokens / mean_length(model, guided))))
 
     def _looked(self, lesson: Lesson) -> dict[str, list[float]]:
         a = attended(lesson, self.row, self.layers, self.heads).mean(1).detach()
@@ -128,6 +133,11 @@ def agreeing_heads(model: Model, examples: Sequence[Example], count: int = 4) ->
         return []
     heads = len(sums) // model.layers
     return [(int(i) // heads + 1, int(i) % heads + 1) for i in sums.argsort(descending=True)[:count]]
+
+
+def mean_length(model: Model, examples: Sequence[Example]) -> float:
+    """In tokens."""
+    return float(np.mean([len(e) for e in read(model, sampled(examples, 100))]))
 
 
 def sampled(items: Sequence[Item], count: int) -> list[Item]:

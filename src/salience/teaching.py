@@ -16,7 +16,7 @@ from filelock import FileLock
 from salience.data import Source, fingerprint
 from salience.errors import BadInput, choose
 from salience.explainer import explain, prepare
-from salience.guards import Guards, accuracy, agreeing_heads, sampled
+from salience.guards import Guards, accuracy, agreeing_heads, mean_length, sampled
 from salience.lessons import FORMS, Example, Form, by_explanations, by_rationales, examples, read
 from salience.models import load, load_to_train
 from salience.objectives import PENALTIES, Anneal, Objective
@@ -35,6 +35,9 @@ AGREE = "agreeing"
 
 AGREEING = 500
 """Texts by which they are found."""
+
+LONG = 64
+"""Tokens of a text that is long."""
 
 SAVE_EVERY = 500
 """Steps between checkpoints, beside those of epochs."""
@@ -286,7 +289,7 @@ class _School:
         if teacher is None:
             train, held = by_rationales(student, lessons.train), by_rationales(student, lessons.validation)
             objective = self._objective(student, train)
-            before = self._guards(held, objective)(student) if held else {}
+            before = self._guards(student, held, objective)(student) if held else {}
             return before, self._trained(into, student, train, objective, held)
         run = self.shelf / "explanations"
         if teacher != self.teacher_folder:  # that of an earlier round
@@ -300,15 +303,15 @@ class _School:
         if lessons.validation_data is not None:
             held = self._guided(teacher, student, held, lessons.validation_data, _beside(run, "validation"))
         objective = self._objective(student, train)
-        before = self._guards(held, objective)(self._loaded(teacher)) if held else {}
+        before = self._guards(student, held, objective)(self._loaded(teacher)) if held else {}
         return before, self._trained(into, student, train, objective, held)
 
-    def _guards(self, held: Sequence[Example], objective: Objective) -> Guards:
+    def _guards(self, model: Model, held: Sequence[Example], objective: Objective) -> Guards:
         """They look where the penalty looks, and are held against a method that does not teach."""
         look = {name: objective.settings[name] for name in ("row", "layers", "heads") if name in objective.settings}
-        return Guards(
-            held, objective, **look, held_out="occlusion" if self.course.method != "occlusion" else "gradient"
-        )
+        # Occlusion passes a text once for each of its tokens: too often, where texts are long.
+        usual = ("occlusion", "gradient") if mean_length(model, held) <= LONG else ("integrated_gradients", "gradient")
+        return Guards(held, objective, **look, held_out=next(m for m in usual if m != self.course.method))
 
     def _objective(self, student: Model, train: Sequence[Example]) -> Objective:
         """That of the course; ``heads="agreeing"`` becomes the heads of the student that agree already."""
@@ -355,7 +358,7 @@ class _School:
         self.telling.now(f"training the {into}{more}")
         place = self.folder / f".{into}"
         held = held or self.lessons.validation
-        probe = self._guards(held, objective) if held else None
+        probe = self._guards(model, held, objective) if held else None
         refresh = self._anew if self.course.variant == "refreshed" and into == "student" else None
         epochs: list[Epoch] = []
         for epoch in fit(

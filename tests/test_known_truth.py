@@ -141,15 +141,15 @@ def make(seed: int):
     return build("pooled_average", seed=seed)
 
 
-SHORT = Recipe(epochs=25, batch=8, rate=0.03)
+SHORT = Recipe(epochs=15, batch=8, rate=0.05)
 
 
 @pytest.mark.parametrize("recursive", [True, False])
 def test_without_the_words_that_decide_nothing_is_learnt(recursive: bool):
-    given = planted(texts(32), KNOWN, share=1.0)
+    given = planted(texts(24), KNOWN, share=1.0)
     shares = (0.0, 0.2, 1.0)
     found, drawn = (
-        roar(make, given, given, name, shares=shares, seeds=[0, 1], recursive=recursive, recipe=SHORT)
+        roar(make, given, given, name, shares=shares, seeds=[0], recursive=recursive, recipe=SHORT)
         for name in ("occlusion", "random")
     )
     assert found.at(0.0).mean > 0.95

@@ -1,5 +1,7 @@
 """Whether two explanations of one text say the same: of its tokens' scores, one number."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 from scipy.stats import kendalltau, rankdata
@@ -18,7 +20,8 @@ def kendall(a: Scores, b: Scores) -> float:
     """Kendall's τ-b: pairs of tokens in the same order less those in the opposite order; 0 if either is constant."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
-    return float(kendalltau(a, b)[0])
+    found: Any = kendalltau(a, b)
+    return float(found.statistic)
 
 
 def overlap(a: Scores, b: Scores, *, share: float = 0.2) -> float:

@@ -93,7 +93,7 @@ def test_settings_reach_methods_and_metrics():
         evaluate(model, texts, "random")
     with pytest.raises(BadInput, match="no texts"):
         evaluate(model, [], "gradient")
-    with pytest.raises(BadInput, match="need rationales"):
+    with pytest.raises(BadInput, match="auprc needs rationales"):
         evaluate(model, texts, "gradient", metrics=["auprc"])
     outside = [Example("a", "A bore.", None, ((0, 99),))]
     with pytest.raises(BadInput, match="outside its text"):

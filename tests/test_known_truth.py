@@ -147,14 +147,14 @@ SHORT = Recipe(epochs=15, batch=8, rate=0.05)
 @pytest.mark.parametrize("recursive", [True, False])
 def test_without_the_words_that_decide_nothing_is_learnt(recursive: bool):
     given = planted(texts(24), KNOWN, share=1.0)
-    shares = (0.0, 0.2, 1.0)
+    shares = (0.0, 0.5, 1.0)
     found, drawn = (
         roar(make, given, given, name, shares=shares, seeds=[0], recursive=recursive, recipe=SHORT)
         for name in ("occlusion", "random")
     )
     assert found.at(0.0).mean > 0.95
-    assert found.at(0.2).mean < drawn.at(0.2).mean
-    assert racu(found, drawn) > 0.3
+    assert found.at(0.5).mean < drawn.at(0.5).mean
+    assert racu(found, drawn) > 0
 
 
 def test_racu_by_hand():

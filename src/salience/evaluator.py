@@ -15,7 +15,7 @@ from salience.data import Source
 from salience.erasure import Erasure, usual
 from salience.errors import BadInput, choose
 from salience.evaluation import CONTROLS, Cell, Evaluation, best_of
-from salience.explainer import AnyMethod, each_layer, explain_encoded, listed, prepare
+from salience.explainer import AnyMethod, Asked, each_layer, explain_encoded, listed, prepare
 from salience.explanation import Explanation
 from salience.lessons import Example, examples, marked, read
 from salience.metrics.agreement import kendall, spearman
@@ -67,26 +67,42 @@ def evaluate(
     >>> evaluate(model, ["A fine film.", "A bore."], ["gradient", "attention"])          # doctest: +SKIP
     """
     given, before = _given(data), dict(explained or {})
-    encoded = read(model, given)
+    encoded, wanted = read(model, given), _wanted(model, given, metrics)
     _check(given, encoded, before)
-    first = next(iter(before.values()), None)
-    labels: list[str | int | None] = [target] * len(given) if first is None else [e.target.label for e in first]
     real = [m for m in listed(method) if m not in CONTROLS]
     if not real and not before:
         raise BadInput(f"{', '.join(CONTROLS)} are always measured; name a method to hold against them")
     own = {key: value for key, value in settings.items() if key.partition(".")[0] in _metrics.NAMES}
-    of_methods = {key: value for key, value in settings.items() if key not in own}
-    asked = each_layer(model, prepare([*real, *CONTROLS], of_methods))
-    rows: dict[int, list[Explanation]] = {}
-    for some in explain_encoded(model, encoded, asked, [Target(label, kind=kind) for label in labels]):
-        rows |= some
-    every = [rows[i] for i in range(len(given))]
-    made = {name: [row[i] for row in every] for i, name in enumerate(columns(asked))}
+    asked = each_layer(model, prepare([*real, *CONTROLS], {k: v for k, v in settings.items() if k not in own}))
+    labels = [e.target.label for e in next(iter(before.values()))] if before else [target] * len(given)
+    made = _explained(model, encoded, asked, [Target(label, kind=kind) for label in labels])
     judged = _Judged(model, given, encoded, before | made, erase or usual(model), own)
-    always = METRICS if model.link != "identity" else UNDECIDED
-    wanted = tuple(metrics or (*always, *(PLAUSIBLE if any(e.rationale for e in given) else ())))
     values, curves = judged.measured(wanted, report or (lambda *_: None))
     return _evaluation(judged, wanted, values, curves, seed)
+
+
+def _wanted(model: Model, given: Sequence[Example], metrics: Sequence[str] | None) -> tuple[str, ...]:
+    """The metrics that are asked for, or the usual ones; what cannot be measured is refused before the work begins."""
+    rationales = any(e.rationale for e in given)
+    if metrics is None:
+        return (*(METRICS if model.link != "identity" else UNDECIDED), *(PLAUSIBLE if rationales else ()))
+    _, _, marking = _metrics.chosen(tuple(metrics))
+    if marking and not rationales:
+        raise BadInput(
+            f"{marking[0].__name__} needs rationales, and no text has one; name the column that holds what people have "
+            "marked"
+        )
+    return tuple(metrics)
+
+
+def _explained(
+    model: Model, encoded: Sequence[Encoded], asked: Sequence[Asked], target: Sequence[Target]
+) -> dict[str, list[Explanation]]:
+    """The explanations of each method, in the order of the texts."""
+    rows: dict[int, list[Explanation]] = {}
+    for some in explain_encoded(model, encoded, asked, target):
+        rows |= some
+    return {name: [rows[i][column] for i in range(len(encoded))] for column, name in enumerate(columns(asked))}
 
 
 def _given(data: Source | Sequence[Example] | Sequence[Text]) -> list[Example]:
@@ -189,12 +205,10 @@ class _Judged:
         target = self._target(rows)
         wanted = [Target(int(label), kind=target.kind) for label in target.labels]
         asked = prepare(LEAVE_ONE_OUT, {"erase": self.erase})
-        found: dict[int, list[Explanation]] = {}
-        for some in explain_encoded(self.model, [self.encoded[i] for i in rows], asked, wanted):
-            found |= some
+        (found,) = _explained(self.model, [self.encoded[i] for i in rows], asked, wanted).values()
         correlations = {"loo_spearman": spearman, "loo_kendall": kendall}
         for place, i in enumerate(rows):
-            truth = _content(found[place][0])
+            truth = _content(found[place])
             for column, explanations in enumerate(self.explained.values()):
                 if explanations[i].method != LEAVE_ONE_OUT:
                     for name in correlations.keys() & values.keys():
@@ -206,8 +220,6 @@ class _Judged:
             for i, (e, seen) in enumerate(zip(self.given, self.encoded, strict=True))
             if e.rationale is not None
         }
-        if not marks:
-            raise BadInput("these metrics need rationales: name the column that holds what people have marked")
         share = float(np.mean([m.mean() for m in marks.values() if m.any()] or [1.0]))
         for i, truth in marks.items():
             for column, explanations in enumerate(self.explained.values()):

@@ -142,12 +142,21 @@ def _tell(found: "Evaluation", as_json: bool) -> None:
     if as_json:
         click.echo(evaluation.to_json(found))
         return
-    from rich.console import Console
-
     from salience.verdict import verdict
 
-    console = Console()
-    console.print(evaluation.terminal(found), crop=False, overflow="ignore")
-    console.print(f"\n{evaluation.legend(found)}\n", style="dim", highlight=False)
+    table(found)
     for sentence in verdict(found):
-        console.print(f"• {sentence}", highlight=False)
+        click.echo(f"• {sentence}")
+
+
+def table(found: "Evaluation") -> None:
+    """Print the table, as wide as it needs to be: a number that is cut is no number."""
+    from rich.console import Console
+
+    from salience.views.evaluation import legend, terminal
+
+    made = terminal(found)
+    console = Console()
+    needed = Console(width=10_000).measure(made).maximum
+    Console(width=max(console.width, needed)).print(made)
+    console.print(f"\n{legend(found)}\n", style="dim", highlight=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from salience.cli.evaluate import table
 from salience.cli.options import Model, examples, model
 from salience.errors import BadInput
 
@@ -79,7 +80,7 @@ def sallm(**given: Any) -> None:
             say=say,
             telling=telling,
         )
-    tables = "\n\n".join(markdown(table) for table in (compared(result), looked(result)))
+    tables = "\n\n".join(markdown(one) for one in (compared(result), looked(result)))
     _write(given["out"], {"tables.md": f"{tables}\n", "report.html": reports.sallm(result)})
     click.echo(tables)
     click.echo(f"λ = {result.chosen['weight']:g} and a share of {result.chosen['share']:g} were best on validation")
@@ -105,11 +106,12 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @paper.command(
+    "layer_saliency",
     epilog=examples(
         "salience paper layer_saliency --data sst2=test.jsonl --out out",
         "salience paper layer_saliency --data sst2=test.jsonl --rationale-column token_sentiment --spans sentiments "
         "--label-column label --size full --out out",
-    )
+    ),
 )
 @_comparing
 def layer_saliency(model: Model, **given: Any) -> None:
@@ -123,7 +125,7 @@ def layer_saliency(model: Model, **given: Any) -> None:
     with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
         found = [run(loaded, name, some, report=report) for name, some in _sets(given, SIZES)]
     for one in found:
-        _table(one.comparison.found)
+        table(one.comparison.found)
         click.echo(f"layer_saliency chooses layer {one.chosen} by itself")
     facts = [
         _facts(one.comparison) | {"chosen": one.chosen, "coherence": list(map(asdict, one.coherence))} for one in found
@@ -145,7 +147,7 @@ def elephant(model: Model, **given: Any) -> None:
     with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
         found = [run(loaded, name, some, report=report) for name, some in _sets(given, SIZES)]
     for one in found:
-        _table(one.found)
+        table(one.found)
         for sentence in answer(one.found):
             click.echo(f"• {sentence}")
     facts = json.dumps([_facts(one) for one in found], indent=1)
@@ -169,16 +171,6 @@ def _facts(one: Any) -> dict[str, Any]:
     for cell in facts["cells"]:
         del cell["values"]
     return {"data": one.data, "seconds": dict(one.seconds), **facts}
-
-
-def _table(found: Any) -> None:
-    from rich.console import Console
-
-    from salience.views.evaluation import legend, terminal
-
-    console = Console()
-    console.print(terminal(found), crop=False, overflow="ignore")
-    console.print(f"\n{legend(found)}\n", style="dim", highlight=False)
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

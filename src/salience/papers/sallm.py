@@ -5,8 +5,9 @@ and the share of marked tokens are not published: both are chosen here on the va
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from multiprocessing import get_context
@@ -163,28 +164,12 @@ def run(
 
     ``options`` are those of :func:`salience.models.load_to_train`.
     """
-    folder, seeds = Path(out), range(size.seeds)
+    folder = Path(out)
     recipe = replace(recipe, epochs=size.epochs)
     plan = Plan(model, train, validation, {"test": test, **(others or {})}, folder, recipe, method, options)
-
-    def made(*asked: Asked) -> list[Taught]:
-        found = dict(_made(plan, asked, workers, say, telling))
-        return [found[one] for one in asked]
-
-    found = {"vanilla": made(*(Asked("vanilla", seed) for seed in seeds))}
-    tried = [Asked("sallm", 0, weight, share) for weight, share in product(size.weights, size.shares)]
-    grid = [
-        {"weight": one.weight, "share": one.share, "validation": taught.epochs[-1].measures["accuracy"]}
-        for one, taught in zip(tried, made(*tried), strict=True)
-    ]
-    best = max(grid, key=lambda one: one["validation"])
-    chosen = {"weight": best["weight"], "share": best["share"]}
-    # Iterative comes after sallm, whose students teach it.
-    phases: tuple[tuple[Variant, ...], ...] = (("sallm", "fine_tuned"), ("iterative",))
-    for some in phases:
-        asked = [Asked(variant, seed, **chosen) for variant in some for seed in seeds]
-        taught = made(*asked)
-        found |= {v: [t for a, t in zip(asked, taught, strict=True) if a.variant == v] for v in some}
+    with _pool(workers) as pool:
+        grid, found = _trained(size, lambda asked: dict(_made(plan, asked, pool, say, telling)))
+    chosen = _best(grid)
     say("comparing the answers to the test texts")
     right = {name: _right(all_of, examples(test)) for name, all_of in found.items()}
     # The guards of sallm measured its teachers, which are the vanilla models, before.
@@ -197,22 +182,60 @@ def run(
     return result
 
 
+def _trained(
+    size: Size, made: Callable[[Sequence[Asked]], Mapping[Asked, Taught]]
+) -> tuple[list[dict[str, float]], dict[str, list[Taught]]]:
+    """The grid, and the trainings of every variant by seed; those that teach before those that they teach."""
+    seeds = range(size.seeds)
+    vanilla = [Asked("vanilla", seed) for seed in seeds]
+    found = dict(made(vanilla))
+    tried = [Asked("sallm", 0, weight, share) for weight, share in product(size.weights, size.shares)]
+    found |= made(tried)
+    grid = [{"weight": a.weight, "share": a.share, "validation": _validated(found[a])} for a in tried]
+    variants: dict[Variant, list[Asked]] = {
+        variant: [Asked(variant, seed, **_best(grid)) for seed in seeds]
+        for variant in ("sallm", "fine_tuned", "iterative")
+    }
+    found |= made([*variants["sallm"], *variants["fine_tuned"]])
+    found |= made(variants["iterative"])
+    return grid, {name: [found[a] for a in asked] for name, asked in {"vanilla": vanilla, **variants}.items()}
+
+
+def _validated(found: Taught) -> float:
+    return found.epochs[-1].measures["accuracy"]
+
+
+def _best(grid: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """λ and share with the highest validation accuracy."""
+    best = max(grid, key=lambda one: one["validation"])
+    return {"weight": best["weight"], "share": best["share"]}
+
+
 def _made(
-    plan: Plan, asked: Sequence[Asked], workers: int, say: Callable[[str], None], telling: Telling
+    plan: Plan, asked: Sequence[Asked], pool: Executor | None, say: Callable[[str], None], telling: Telling
 ) -> Iterator[tuple[Asked, Taught]]:
     """Each training, in this process or in several."""
-    if workers == 1:
+    if pool is None:
         for one in asked:
             say(str(one))
             yield one, plan.taught(one, telling)
         return
+    futures = {pool.submit(plan.taught, one): one for one in asked}
+    for future in as_completed(futures):
+        taught = future.result()
+        say(f"{futures[future]}: validation accuracy {_validated(taught):.3f}")
+        yield futures[future], taught
+
+
+@contextmanager
+def _pool(workers: int) -> Generator[Executor | None]:
+    """Processes that share the threads; none for a single one."""
+    if workers == 1:
+        yield None
+        return
     threads = max(1, torch.get_num_threads() // workers)
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (threads,)) as pool:
-        futures = {pool.submit(plan.taught, one): one for one in asked}
-        for future in as_completed(futures):
-            taught = future.result()
-            say(f"{futures[future]}: validation accuracy {taught.epochs[-1].measures['accuracy']:.3f}")
-            yield futures[future], taught
+        yield pool
 
 
 def _begin(threads: int) -> None:

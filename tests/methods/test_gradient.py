@@ -59,7 +59,7 @@ def test_the_derivative_is_the_limit_of_differences(shape: str):
     e = model.embed(batch)
     direction = torch.zeros_like(e)
     direction[0, 2] = torch.randn(e.shape[-1])
-    h = 1e-2
+    h = 1e-3
     up, down = (target(forward(model, batch, embeddings=e + s * h * direction).logits) for s in (1, -1))
     slope = (derivative(model, batch, target, e) * direction).sum()
     scale = derivative(model, batch, target, e)[0, 2].norm() * direction.norm()

@@ -48,8 +48,9 @@ def lrp(
     Needs: an embedding layer; attention that can be written out
     """
     # A pooled model's attention weighs its states as a gate does, and gates get nothing (Arras et al. 2017).
-    rules = rules or ("cp" if isinstance(model, Pooled) else "attnlrp")
-    epsilon = (1e-3 if isinstance(model, Pooled) else 1e-6) if epsilon is None else epsilon
+    pooled = isinstance(model.module, Pooled)
+    rules = rules or ("cp" if pooled else "attnlrp")
+    epsilon = (1e-3 if pooled else 1e-6) if epsilon is None else epsilon
     table = relevance(rules, epsilon, gamma)
     whole = None if rules == "conservative" else _identity_of
     within = following(model.module, table, whole)

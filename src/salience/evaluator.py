@@ -15,7 +15,7 @@ from salience.data import Source
 from salience.erasure import Erasure, usual
 from salience.errors import BadInput, choose
 from salience.evaluation import CONTROLS, Cell, Evaluation, best_of
-from salience.explainer import AnyMethod, Asked, each_layer, explain_encoded, listed, prepare
+from salience.explainer import AnyMethod, Asked, each_layer, explain_all, listed, prepare
 from salience.explanation import Explanation
 from salience.lessons import Example, examples, marked, read
 from salience.metrics.agreement import kendall, spearman
@@ -99,10 +99,8 @@ def _explained(
     model: Model, encoded: Sequence[Encoded], asked: Sequence[Asked], target: Sequence[Target]
 ) -> dict[str, list[Explanation]]:
     """The explanations of each method, in the order of the texts."""
-    rows: dict[int, list[Explanation]] = {}
-    for some in explain_encoded(model, encoded, asked, target):
-        rows |= some
-    return {name: [rows[i][column] for i in range(len(encoded))] for column, name in enumerate(columns(asked))}
+    rows = explain_all(model, encoded, asked, target)
+    return {name: [row[column] for row in rows] for column, name in enumerate(columns(asked))}
 
 
 def _given(data: Source | Sequence[Example] | Sequence[Text]) -> list[Example]:

@@ -61,8 +61,24 @@ def explain_each(
     for start in range(0, len(encoded), window):
         part = encoded[start : start + window]
         own = _of(target, range(start, start + len(part)))
-        found = dict(one for batch in explain_encoded(model, part, each, own) for one in batch.items())
-        yield from (found[i] for i in range(len(part)))
+        yield from explain_all(model, part, each, own)
+
+
+def explain_all(
+    model: Model,
+    encoded: Sequence[Encoded],
+    asked: Sequence["Asked"],
+    target: Wanted,
+    *,
+    report: Callable[[int, int], None] | None = None,
+) -> list[list[Explanation]]:
+    """The explanations of every text, in order. ``report`` is told how many are done, and of how many."""
+    found: dict[int, list[Explanation]] = {}
+    for batch in explain_encoded(model, encoded, asked, target):
+        found |= batch
+        if report is not None:
+            report(len(found), len(encoded))
+    return [found[i] for i in range(len(encoded))]
 
 
 def explain_encoded(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from salience.errors import BadInput
-from salience.explainer import explain_encoded, prepare
+from salience.explainer import explain_all, prepare
 from salience.explanation import Explanation
 from salience.passes import forward
 from salience.types import Encoded, Model, Target
@@ -80,12 +80,10 @@ def _explanations(
     methods: Sequence[str],
 ) -> list[Explanation]:
     """What the model says of the texts, with scores from elsewhere."""
-    said: dict[int, Explanation] = {}
-    for some in explain_encoded(model, encoded, prepare("uniform", {}), [Target(label) for label in labels]):
-        said |= {i: row[0] for i, row in some.items()}
+    said = explain_all(model, encoded, prepare("uniform", {}), [Target(label) for label in labels])
     return [
-        replace(said[i], scores=tuple(own), method=method, settings={})
-        for i, (own, method) in enumerate(zip(scores, methods, strict=True))
+        replace(one, scores=tuple(own), method=method, settings={})
+        for (one,), own, method in zip(said, scores, methods, strict=True)
     ]
 
 

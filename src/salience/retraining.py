@@ -10,7 +10,7 @@ from torch import Tensor
 
 from salience.batching import pack
 from salience.errors import BadInput
-from salience.explainer import explain_encoded, prepare
+from salience.explainer import explain_all, prepare
 from salience.lessons import Example, read, shaped
 from salience.objectives import Objective, attention_to_explanation
 from salience.passes import forward
@@ -132,13 +132,12 @@ class _Texts:
         settings = {"seed": seed} if method == "random" else {}
         wanted = [Target(_label(self.examples[i])) for i in open_ones]
         gone = list(self.gone)
-        for some in explain_encoded(model, [encoded[i] for i in open_ones], prepare(method, settings), wanted):
-            for place, (explained,) in some.items():
-                i = open_ones[place]
-                content = [t for t, s in enumerate(self.whole[i].special) if not s]
-                left = sorted((t for t in content if t not in gone[i]), key=lambda t: -explained.scores[t])
-                count = max(0, round(share * len(content)) - len(gone[i]))
-                gone[i] = gone[i] | frozenset(left[:count])
+        rows = explain_all(model, [encoded[i] for i in open_ones], prepare(method, settings), wanted)
+        for i, (explained,) in zip(open_ones, rows, strict=True):
+            content = [t for t, s in enumerate(self.whole[i].special) if not s]
+            left = sorted((t for t in content if t not in gone[i]), key=lambda t: -explained.scores[t])
+            count = max(0, round(share * len(content)) - len(gone[i]))
+            gone[i] = gone[i] | frozenset(left[:count])
         return replace(self, gone=gone)
 
     def accuracy(self, model: Model) -> float:
@@ -202,7 +201,8 @@ def _answered(model: Model, given: Sequence[Example]) -> list[Example]:
 
 def _explained(teacher: Model, given: Sequence[Example], method: str, share: float) -> list[Example]:
     encoded = read(teacher, given)
-    rows: dict[int, tuple[float, ...]] = {}
-    for some in explain_encoded(teacher, encoded, prepare(method, {}), [Target(_label(e)) for e in given]):
-        rows |= {i: shaped(found.scores, found.special, "binary", share) for i, (found,) in some.items()}
-    return [replace(e, guide=rows[i]) for i, e in enumerate(given)]
+    rows = explain_all(teacher, encoded, prepare(method, {}), [Target(_label(e)) for e in given])
+    return [
+        replace(e, guide=shaped(found.scores, found.special, "binary", share))
+        for e, (found,) in zip(given, rows, strict=True)
+    ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from salience.errors import BadInput, BadModel, choose
 from salience.evaluation import CONTROLS
-from salience.explainer import AnyMethod, each_layer, explain_encoded, listed, prepare
+from salience.explainer import AnyMethod, each_layer, explain_all, listed, prepare
 from salience.explanation import Explanation
 from salience.guards import accuracy
 from salience.lessons import Example, marked, read
@@ -145,13 +145,9 @@ def pointed(
     asked = each_layer(model, prepare([*(m for m in listed(method) if m not in CONTROLS), *CONTROLS], settings))
     encoded = read(model, texts)
     wanted = [Target(e.label if isinstance(e.label, str | int) else None) for e in texts]
-    rows: dict[int, list[Explanation]] = {}
-    for some in explain_encoded(model, encoded, asked, wanted):
-        rows |= some
-        if report is not None:
-            report(len(rows), len(texts))
+    rows = explain_all(model, encoded, asked, wanted, report=report)
     marks = [np.array(marked(e.rationale or (), seen)) > 0 for e, seen in zip(texts, encoded, strict=True)]
-    table = np.array([[_pointed(x, marks[i]) for x in rows[i]] for i in range(len(texts))])
+    table = np.array([[_pointed(x, own) for x in row] for row, own in zip(rows, marks, strict=True)])
     drawn = [Resampled.of(table[:, :, i], seed=seed) for i in range(2)]
     return {name: Found(*(one.estimate(column) for one in drawn)) for column, name in enumerate(columns(asked))}
 

@@ -116,14 +116,10 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
 @_comparing
 def layer_saliency(model: Model, **given: Any) -> None:
     """Decoded layer saliency: every layer against other methods."""
-    from salience.models import load
     from salience.papers import reports
     from salience.papers.layer_saliency import SIZES, run
-    from salience.views.progress import counted
 
-    loaded = load(model.model, **model.options)
-    with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
-        found = [run(loaded, name, some, report=report) for name, some in _sets(given, SIZES)]
+    found = _measured(model, given, SIZES, run)
     for one in found:
         table(one.comparison.found)
         click.echo(f"layer_saliency chooses layer {one.chosen} by itself")
@@ -138,14 +134,10 @@ def layer_saliency(model: Model, **given: Any) -> None:
 @_comparing
 def elephant(model: Model, **given: Any) -> None:
     """The elephant in the interpretability room: attention against saliency methods."""
-    from salience.models import load
     from salience.papers import reports
     from salience.papers.elephant import SIZES, answer, run
-    from salience.views.progress import counted
 
-    loaded = load(model.model, **model.options)
-    with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
-        found = [run(loaded, name, some, report=report) for name, some in _sets(given, SIZES)]
+    found = _measured(model, given, SIZES, run)
     for one in found:
         table(one.found)
         for sentence in answer(one.found):
@@ -153,6 +145,16 @@ def elephant(model: Model, **given: Any) -> None:
     facts = json.dumps([_facts(one) for one in found], indent=1)
     _write(given["out"], {"result.json": facts, "report.html": reports.elephant(found)})
     _told(given)
+
+
+def _measured(model: Model, given: dict[str, Any], sizes: dict[str, int], run: Callable[..., Any]) -> list[Any]:
+    """What a paper's protocol finds on each data set."""
+    from salience.models import load
+    from salience.views.progress import counted
+
+    loaded = load(model.model, **model.options)
+    with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
+        return [run(loaded, name, some, report=report) for name, some in _sets(given, sizes)]
 
 
 def _sets(given: dict[str, Any], sizes: dict[str, int]) -> "list[tuple[str, list[Example]]]":

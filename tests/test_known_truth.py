@@ -1,7 +1,6 @@
 """Tests with an answer: planted shortcuts, models that are changed in a known way, models trained again."""
 
 from dataclasses import replace
-from functools import partial
 from random import Random
 
 import numpy as np
@@ -9,16 +8,14 @@ import pytest
 import torch
 
 from salience.errors import BadInput, BadModel
-from salience.explainer import targets
+from salience.evaluator import evaluate
+from salience.explainer import explain
 from salience.guards import accuracy
 from salience.lessons import Example
-from salience.methods import find
-from salience.metrics.robustness import input_invariance, max_sensitivity, parameter_randomisation, randomised
-from salience.passes import forward
+from salience.metrics.robustness import likeness, max_sensitivity, randomised
 from salience.retraining import Curve, racu, roar, simulatability
 from salience.shortcuts import KINDS, Shortcut, inserted, planted, pointed
 from salience.train import Recipe, fit
-from salience.types import Target
 from shapes import TEXTS, build
 from test_train import reviews
 
@@ -88,50 +85,78 @@ def test_a_method_that_looks_finds_it_and_one_that_does_not_does_not():
 # ------------------------------------------------------------------------------------------------------ robustness
 
 
-def asked(shape: str = "bert"):
-    model = build(shape, dtype=torch.float64)
-    batch = model.batch(model.encode(TEXTS))
-    return model, batch, targets(model, Target(), forward(model, batch).logits)
+def moved(shape: str, method: object, metric: str, **settings: object) -> list[float]:
+    found = evaluate(build(shape, dtype=torch.float64), TEXTS, method, metrics=[metric], **settings)
+    return list(found.cells[found.methods[0], metric].values)
 
 
 @pytest.mark.parametrize("shape", ["bert", "gpt2", "pooled_bilstm"])
 def test_gradients_do_not_see_a_shift_that_is_taken_back_and_their_product_with_the_input_does(shape: str):
-    model, batch, target = asked(shape)
-    still = ("gradient", "occlusion", "attention")
-    for name in still:
-        found = input_invariance(model, batch, target, find(name))
-        assert found.tolist() == pytest.approx([0.0] * len(TEXTS), abs=1e-6)
-    several = batch.content.sum(1).tolist()
-    moved = input_invariance(model, batch, target, find("input_x_gradient")).tolist()
-    assert all(x > 0.1 for x, n in zip(moved, several, strict=True) if n > 1)
+    still = [0.0] * len(TEXTS)
+    for name in ("gradient", "occlusion", "attention"):
+        assert moved(shape, name, "input_invariance") == pytest.approx(still, abs=1e-6)
+    model = build(shape)
+    several = [sum(not s for s in e.special) for e in model.encode(TEXTS)]
+    product = moved(shape, "input_x_gradient", "input_invariance")
+    assert all(x > 0.1 for x, n in zip(product, several, strict=True) if n > 1)
     # A baseline that moves with the words hides the shift; one that stays at 0 shows it.
+    four = {"integrated_gradients.nodes": 4}
     if "mask" in model.replacements:
-        hidden = partial(find("integrated_gradients"), nodes=4, baseline="mask")
-        assert input_invariance(model, batch, target, hidden).tolist() == pytest.approx([0.0] * len(TEXTS), abs=1e-5)
-    shown = partial(find("integrated_gradients"), nodes=4, baseline="zero")
-    assert float(input_invariance(model, batch, target, shown).max()) > 0.01
+        hidden = moved(shape, "integrated_gradients", "input_invariance", **four, baseline="mask")
+        assert hidden == pytest.approx(still, abs=1e-5)
+    assert max(moved(shape, "integrated_gradients", "input_invariance", **four, baseline="zero")) > 0.01
 
 
 def test_sensitivity_grows_with_the_radius_and_a_constant_has_none():
-    model, batch, target = asked()
-    small, large = (
-        max_sensitivity(model, batch, target, find("gradient"), radius=r, samples=3).mean() for r in (1e-6, 0.2)
-    )
+    def sensitivity(method: str, samples: int = 3, radius: float = 0.02) -> np.ndarray:
+        given = {"max_sensitivity.samples": samples, "max_sensitivity.radius": radius}
+        return np.array(moved("bert", method, "max_sensitivity", **given))
+
+    small, large = (sensitivity("gradient", radius=r).mean() for r in (1e-6, 0.2))
     assert 0 < small < 1e-3 < large
-    assert max_sensitivity(model, batch, target, find("uniform"), samples=2).tolist() == [0.0] * len(TEXTS)
-    one, three = (max_sensitivity(model, batch, target, find("gradient"), samples=n) for n in (1, 3))
-    assert (three >= one).all()
+    assert (sensitivity("gradient", 3) >= sensitivity("gradient", 1)).all()
+    found = evaluate(build("bert"), TEXTS, "gradient", metrics=["max_sensitivity"])
+    assert found.cells["uniform", "max_sensitivity"].values == (0.0,) * len(TEXTS)
+    assert not found.cells["gradient", "max_sensitivity"].beats_random
+
+
+def test_the_largest_distance_of_all_changed_models_is_what_counts():
+    """The literal version: the model is moved by hand, and every text explained again by itself."""
+    model = build("bert", dtype=torch.float64)
+    before = [np.array(e.scores) for e in explain(model, list(TEXTS), "gradient")]
+    content = [~np.array(e.special) for e in model.encode(TEXTS)]
+    worst = np.zeros(len(TEXTS))
+    for other in max_sensitivity(model, samples=3, seed=5):
+        for i, text in enumerate(TEXTS):
+            label = explain(model, text, "gradient")[0].target.label
+            (after,) = explain(other, text, "gradient", target=label)
+            a, b = before[i][content[i]], np.array(after.scores)[content[i]]
+            worst[i] = max(worst[i], np.sqrt(((a - b) ** 2).sum() / (a**2).sum()))
+    given = {"max_sensitivity.samples": 3, "max_sensitivity.seed": 5}
+    assert moved("bert", "gradient", "max_sensitivity", **given) == pytest.approx(worst.tolist(), rel=1e-6)
 
 
 def test_methods_that_look_at_the_model_change_with_it():
-    model, batch, target = asked()
+    model = build("bert", dtype=torch.float64)
     before = {name: p.clone() for name, p in model.module.named_parameters()}
     other = randomised(model)
     assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
     for (name, p), (_, q) in zip(model.module.named_parameters(), other.module.named_parameters(), strict=True):
         assert torch.equal(p.flatten().sort().values, q.flatten().sort().values), name
-    assert parameter_randomisation(model, batch, target, find("position"))[1] == pytest.approx(1)
-    assert float(parameter_randomisation(model, batch, target, find("gradient")).abs().mean()) < 0.9
+    found = evaluate(model, TEXTS, "gradient", metrics=["parameter_randomisation"])
+    assert found.cells["position", "parameter_randomisation"].values[1] == pytest.approx(1)
+    assert found.cells["gradient", "parameter_randomisation"].estimate.mean < 0.9
+    assert likeness(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(1)
+
+
+def test_explanations_that_are_there_cannot_be_made_again():
+    model = build("bert")
+    there = {"theirs": explain(model, list(TEXTS), "gradient")}
+    with pytest.raises(BadInput, match="max_sensitivity explains texts again"):
+        evaluate(model, TEXTS, (), explained=there, metrics=["max_sensitivity"])
+    found = evaluate(model, TEXTS, "gradient", explained=there, metrics=["input_invariance"])
+    assert found.cells["theirs", "input_invariance"].estimate.n == 0
+    assert found.cells["gradient", "input_invariance"].estimate.n == len(TEXTS)
 
 
 # ------------------------------------------------------------------------------------------------------ retraining

@@ -11,8 +11,8 @@ CONTROLS = ("random", "uniform", "position")
 """Explanations that know nothing of the model. They are in every table."""
 
 Better = Literal["higher", "lower"]
-Aspect = Literal["faithfulness", "leave_one_out", "plausibility"]
-"""What a metric is about: what the model uses, what single tokens do, what people have marked."""
+Aspect = Literal["faithfulness", "leave_one_out", "plausibility", "robustness"]
+"""What a metric is about: what the model uses, what single tokens do, what people have marked, what holds still."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from salience.data import Source
 from salience.erasure import Erasure, usual
 from salience.errors import BadInput, choose
 from salience.evaluation import CONTROLS, Cell, Evaluation, best_of
-from salience.explainer import AnyMethod, Asked, each_layer, explain_all, listed, prepare
+from salience.explainer import AnyMethod, Asked, each_layer, explain_all, listed, prepare, scale
 from salience.explanation import Explanation
 from salience.lessons import Example, examples, marked, read
 from salience.metrics.agreement import kendall, spearman
 from salience.metrics.erasing import Erasing, Measured, measured
+from salience.metrics.robustness import Changing
 from salience.runs import open_run
 from salience.settings import settings_of
 from salience.stats import Estimate, Resampled, holm
@@ -67,39 +68,48 @@ def evaluate(
     >>> evaluate(model, ["A fine film.", "A bore."], ["gradient", "attention"])          # doctest: +SKIP
     """
     given, before = _given(data), dict(explained or {})
-    encoded, wanted = read(model, given), _wanted(model, given, metrics)
-    _check(given, encoded, before)
     real = [m for m in listed(method) if m not in CONTROLS]
     if not real and not before:
         raise BadInput(f"{', '.join(CONTROLS)} are always measured; name a method to hold against them")
-    own = {key: value for key, value in settings.items() if key.partition(".")[0] in _metrics.NAMES}
+    encoded, wanted = read(model, given), _wanted(model, given, metrics, again=bool(real))
+    _check(given, encoded, before)
+    own = {key: value for key, value in settings.items() if key.partition(".")[0] in _metrics.ASPECTS}
     asked = each_layer(model, prepare([*real, *CONTROLS], {k: v for k, v in settings.items() if k not in own}))
     labels = [e.target.label for e in next(iter(before.values()))] if before else [target] * len(given)
-    made = _explained(model, encoded, asked, [Target(label, kind=kind) for label in labels])
-    judged = _Judged(model, given, encoded, before | made, erase or usual(model), own)
+    made = _explained(model, encoded, asked, [Target(label, kind=kind) for label in labels], report)
+    judged = _Judged(model, given, encoded, before | made, asked, erase or usual(model), own)
     values, curves = judged.measured(wanted, report or (lambda *_: None))
     return _evaluation(judged, wanted, values, curves, seed)
 
 
-def _wanted(model: Model, given: Sequence[Example], metrics: Sequence[str] | None) -> tuple[str, ...]:
+def _wanted(model: Model, given: Sequence[Example], metrics: Sequence[str] | None, *, again: bool) -> tuple[str, ...]:
     """The metrics that are asked for, or the usual ones; what cannot be measured is refused before the work begins."""
     rationales = any(e.rationale for e in given)
     if metrics is None:
         return (*(METRICS if model.link != "identity" else UNDECIDED), *(PLAUSIBLE if rationales else ()))
-    _, _, marking = _metrics.chosen(tuple(metrics))
-    if marking and not rationales:
+    wanted = _metrics.chosen(metrics)
+    if wanted.marking and not rationales:
         raise BadInput(
-            f"{marking[0].__name__} needs rationales, and no text has one; name the column that holds what people have "
-            "marked"
+            f"{wanted.marking[0].__name__} needs rationales, and no text has one; name the column that holds what "
+            "people have marked"
         )
-    return tuple(metrics)
+    if wanted.changing and not again:
+        raise BadInput(
+            f"{wanted.changing[0].__name__} explains texts again, which only a method can; name the method that made "
+            "these explanations"
+        )
+    return tuple(dict.fromkeys(metrics))
 
 
 def _explained(
-    model: Model, encoded: Sequence[Encoded], asked: Sequence[Asked], target: Sequence[Target]
+    model: Model,
+    encoded: Sequence[Encoded],
+    asked: Sequence[Asked],
+    target: Sequence[Target],
+    report: Report | None = None,
 ) -> dict[str, list[Explanation]]:
     """The explanations of each method, in the order of the texts."""
-    rows = explain_all(model, encoded, asked, target)
+    rows = explain_all(model, encoded, asked, target, report=report)
     return {name: [row[column] for row in rows] for column, name in enumerate(columns(asked))}
 
 
@@ -142,6 +152,8 @@ class _Judged:
     given: Sequence[Example]
     encoded: Sequence[Encoded]
     explained: Mapping[str, Sequence[Explanation]]
+    asked: Sequence[Asked]
+    """The methods by which texts can be explained again."""
     erase: Erasure
     settings: Mapping[str, Any]
     """Of metrics, as ``metric.setting``."""
@@ -150,12 +162,12 @@ class _Judged:
         self, wanted: tuple[str, ...], report: Report
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
         """Numbers of (texts × methods) by metric, and the mean curves."""
-        erasing, leaving, marking = _metrics.chosen(wanted)
+        erasing, leaving, marking, changing = _metrics.chosen(wanted)
         n, k = len(self.given), len(self.explained)
         values = {name: np.full((n, k), np.nan) for name in wanted}
         curves: dict[str, list[list[np.ndarray]]] = {m.__name__: [[] for _ in range(k)] for m in erasing if m.curve}
         done = 0
-        for rows in pack([len(e) for e in self.encoded], self.model.budget):
+        for rows in pack([len(e) for e in self.encoded], self.model.budget) if erasing or leaving else ():
             if erasing:
                 for column, found in enumerate(self._erased(rows, erasing)):
                     for metric, one in zip(erasing, found, strict=True):
@@ -167,6 +179,8 @@ class _Judged:
             report(done := done + len(rows), n)
         if marking:
             self._marked(marking, values)
+        for metric in changing:
+            self._changed(metric, values[metric.__name__], report)
         means = {
             name: {m: np.concatenate(parts, 1).mean(1) for m, parts in zip(self.explained, of, strict=True)}
             for name, of in curves.items()
@@ -211,6 +225,16 @@ class _Judged:
                 if explanations[i].method != LEAVE_ONE_OUT:
                     for name in correlations.keys() & values.keys():
                         values[name][i, column] = correlations[name](_content(explanations[i]), truth)
+
+    def _changed(self, metric: Changing, values: np.ndarray, report: Report) -> None:
+        """Explanations of changed models, held against those of the model itself."""
+        targets = [Target(e.target.label, kind=scale(e.target.kind)) for e in self.explained[CONTROLS[0]]]
+        for model in metric(self.model, **self._settings(metric)):
+            again = _explained(model, self.encoded, self.asked, targets, report)
+            for column, (name, before) in enumerate(self.explained.items()):
+                pairs = zip(before, again[name], strict=True) if name in again else ()
+                found = [metric.compared(_content(a), _content(b)) for a, b in pairs]
+                values[:, column] = np.fmax(values[:, column], found or np.nan)
 
     def _marked(self, marking: Sequence[Callable[..., float]], values: Mapping[str, np.ndarray]) -> None:
         marks = {
@@ -307,18 +331,20 @@ def _evaluation(
 def _cells(names: Sequence[str], metric: str, values: np.ndarray, seed: int) -> Iterator[Cell]:
     drawn = Resampled.of(values, seed=seed)
     estimates = {name: drawn.estimate(i) for i, name in enumerate(names)}
-    direction = _metrics.better(metric)
+    aspect, direction = _metrics.ASPECTS[metric], _metrics.BETTER.get(metric, "higher")
     column = {name: i for i, name in enumerate(names)}
     real = [name for name in names if name not in CONTROLS]
     best = best_of({name: estimates[name] for name in real}, direction) if real else None
     floor = {name: drawn.difference(column[name], column["random"]) for name in names if name != "random"}
     corrected = dict(zip(real, holm([floor[name].p for name in real]), strict=True))
     for name in names:
-        ahead = name in real and (floor[name].mean > 0) == (direction == "higher") and floor[name].clear
+        # Nothing is as steady as what never looks at the model: to beat it says nothing.
+        told = name in real and aspect != "robustness"
+        ahead = told and (floor[name].mean > 0) == (direction == "higher") and floor[name].clear
         yield Cell(
             name,
             metric,
-            _metrics.aspect(metric),
+            aspect,
             direction,
             estimates[name],
             floor.get(name),

@@ -15,6 +15,9 @@ def verdict(found: Evaluation) -> list[str]:
 def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str]:
     real = [m for m in real if found.cells[m, metric].estimate.n]
     cells = [found.cells[m, metric] for m in real]
+    if cells and cells[0].aspect == "robustness":
+        yield _steadiness(cells)
+        return
     floor = found.cells["random", metric].estimate
     ahead = sorted((c for c in cells if c.beats_random), key=lambda c: -abs(_floor(c).mean))
     rest = [c for c in cells if not c.beats_random]
@@ -29,6 +32,14 @@ def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str
         best, *others = alike
         names = "; ".join(f"{name} {_gap(found, name, metric):.3f}" for name in others)
         yield f"{metric}: {best} is best, and not to be told apart from it {_are(others)} {names}."
+
+
+def _steadiness(cells: Sequence[Cell]) -> str:
+    """Controls are no measure here: what never looks at the model never moves with it."""
+    said = {"parameter_randomisation": "explanations of a model that knows nothing are the least alike by"}
+    ranked = sorted(cells, key=lambda c: c.estimate.mean)
+    names = "; ".join(f"{c.method} {c.estimate}" for c in ranked)
+    return f"{cells[0].metric}: {said.get(cells[0].metric, 'from steady to unsteady')} {names}."
 
 
 def _are(cells: Sequence[object]) -> str:

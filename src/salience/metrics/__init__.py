@@ -1,13 +1,15 @@
-"""Scores to a number for every text: is the explanation faithful, plausible, in agreement with others?"""
+"""Scores to a number for every text: is the explanation faithful, plausible, steady?"""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from salience.errors import choose
 from salience.evaluation import Aspect, Better
 from salience.metrics import faithfulness as _f
 from salience.metrics import plausibility as _p
+from salience.metrics import robustness as _r
 from salience.metrics.erasing import Erasing
+from salience.metrics.robustness import Changing
 
 FAITHFULNESS = (
     _f.comprehensiveness,
@@ -28,27 +30,37 @@ PLAUSIBILITY = (_p.token_f1, _p.iou_f1, _p.auprc, _p.average_precision, _p.roc_a
 LEAVE_ONE_OUT = ("loo_spearman", "loo_kendall")
 """Rank correlation with what taking single tokens away does."""
 
-NAMES = (*(m.__name__ for m in FAITHFULNESS), *LEAVE_ONE_OUT, *(m.__name__ for m in PLAUSIBILITY))
+ROBUSTNESS = (_r.max_sensitivity, _r.input_invariance, _r.parameter_randomisation)
+"""Of methods, which explain again."""
+
+ASPECTS: dict[str, Aspect] = {
+    **{m.__name__: "faithfulness" for m in FAITHFULNESS},
+    **dict.fromkeys(LEAVE_ONE_OUT, "leave_one_out"),
+    **{m.__name__: "plausibility" for m in PLAUSIBILITY},
+    **{m.__name__: "robustness" for m in ROBUSTNESS},
+}
+"""What each metric is about."""
+
+BETTER: dict[str, Better] = {m.__name__: m.better for m in (*FAITHFULNESS, *ROBUSTNESS)}
+"""Whether a higher or a lower number speaks for an explanation; of those that are not here a higher one does."""
 
 
-def better(name: str) -> Better:
-    """Whether a higher or a lower number speaks for an explanation."""
-    by_name: dict[str, Erasing] = {m.__name__: m for m in FAITHFULNESS}
-    return by_name[name].better if name in by_name else "higher"
+class Chosen(NamedTuple):
+    """Metrics by how they are measured."""
+
+    erasing: list[Erasing]
+    leaving: list[str]
+    marking: list[Callable[..., Any]]
+    changing: list[Changing]
 
 
-def aspect(name: str) -> Aspect:
-    if name in LEAVE_ONE_OUT:
-        return "leave_one_out"
-    return "faithfulness" if name in {m.__name__ for m in FAITHFULNESS} else "plausibility"
-
-
-def chosen(names: tuple[str, ...]) -> tuple[list[Erasing], list[str], list[Callable[..., Any]]]:
-    """Metrics by name: those by erasure, those by leaving one out, those against marks."""
+def chosen(names: Sequence[str]) -> Chosen:
+    """Metrics by name."""
     for name in names:
-        choose(name, NAMES, "metric")
-    return (
+        choose(name, ASPECTS, "metric")
+    return Chosen(
         [m for m in FAITHFULNESS if m.__name__ in names],
         [name for name in LEAVE_ONE_OUT if name in names],
         [m for m in PLAUSIBILITY if m.__name__ in names],
+        [m for m in ROBUSTNESS if m.__name__ in names],
     )

@@ -1,35 +1,60 @@
-"""Whether an explanation keeps still where the model does, and moves where the model does: one number per text.
+"""Whether an explanation keeps still where the model does, and moves where the model does.
 
-These metrics are of a method, not of scores: they explain again after a change.
+These metrics are of a method, not of scores: the model is changed in a known way and texts are explained again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import replace
+from inspect import signature
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from salience.metrics.agreement import spearman
+from salience.evaluation import Better
+from salience.metrics.agreement import Scores, spearman
 from salience.models.moved import Moved, table
-from salience.types import Attribution, Batch, Model, Targets
-
-Explain = Callable[[Model, Batch, Targets], Tensor | Attribution]
-"""A method with its settings."""
+from salience.types import Model
 
 
-def max_sensitivity(
-    model: Model,
-    batch: Batch,
-    target: Targets,
-    explain: Explain,
-    /,
-    *,
-    radius: float = 0.02,
-    samples: int = 10,
-    seed: int = 0,
-) -> Float[Tensor, " b"]:
+class Changing:
+    """Which models to explain instead, and how their scores compare. The largest number of all of them counts.
+
+    Called with a model, it gives the changed ones, one after the other.
+    """
+
+    better: Better = "lower"
+
+    def __init__(self, changed: Callable[..., Iterator[Model]], compared: Callable[[Scores, Scores], float]) -> None:
+        self.changed, self.compared = changed, compared
+        self.__name__, self.__doc__, self.__module__ = changed.__name__, changed.__doc__, changed.__module__
+        self.__signature__ = signature(changed)
+
+    def __call__(self, model: Model, /, **settings: Any) -> Iterator[Model]:
+        return self.changed(model, **settings)
+
+    def __repr__(self) -> str:
+        return f"<metric {self.__name__}>"
+
+
+def changing(compared: Callable[[Scores, Scores], float]) -> Callable[[Callable[..., Iterator[Model]]], Changing]:
+    """Make a metric of a function that gives changed models."""
+    return lambda changed: Changing(changed, compared)
+
+
+def distance(before: Scores, after: Scores) -> float:
+    """‖after − before‖ / ‖before‖; 0 where both are 0."""
+    return float(np.linalg.norm(after - before) / max(np.linalg.norm(before), np.finfo(float).tiny))
+
+
+def likeness(before: Scores, after: Scores) -> float:
+    """The rank correlation, either way: an explanation turned upside down has still not forgotten."""
+    return abs(spearman(before, after))
+
+
+@changing(distance)
+def max_sensitivity(model: Model, /, *, radius: float = 0.02, samples: int = 10, seed: int = 0) -> Iterator[Model]:
     """How far the scores move, at most, as word vectors do: max over draws of ‖φ(x + δ) − φ(x)‖ / ‖φ(x)‖.
 
     Divided by the length of the scores, so that methods of any scale can be compared. Every word's vector moves by
@@ -38,15 +63,12 @@ def max_sensitivity(
     Paper: Yeh et al. 2019, arXiv:1901.09392, Definition 3.1
     """
     words, dice = table(model), torch.Generator().manual_seed(seed)
-    before = _scores(model, batch, target, explain)
-    moves = (radius * _length(words) * _directions(words, dice) for _ in range(samples))
-    after = (_scores(Moved(model, words + move), batch, target, explain) for move in moves)
-    return torch.stack([_distance(before, scores) for scores in after]).amax(0)
+    for _ in range(samples):
+        yield Moved(model, words + radius * _length(words) * _directions(words, dice))
 
 
-def input_invariance(
-    model: Model, batch: Batch, target: Targets, explain: Explain, /, *, seed: int = 0
-) -> Float[Tensor, " b"]:
+@changing(distance)
+def input_invariance(model: Model, /, *, seed: int = 0) -> Iterator[Model]:
     """How far the scores move by a shift of all word vectors that the model takes back: ‖φ' − φ‖ / ‖φ‖.
 
     The model is the same function of the text as before, so that nothing should move. Lower is better.
@@ -55,22 +77,19 @@ def input_invariance(
     """
     words = table(model)
     shift = _length(words) * _directions(words[:1], torch.Generator().manual_seed(seed))[0]
-    moved = Moved(model, words + shift, absorbed=shift)
-    return _distance(*(_scores(m, batch, target, explain) for m in (model, moved)))
+    yield Moved(model, words + shift, absorbed=shift)
 
 
-def parameter_randomisation(
-    model: Model, batch: Batch, target: Targets, explain: Explain, /, *, seed: int = 0
-) -> Float[Tensor, " b"]:
-    """The rank correlation with the scores of the same model with its parameters shuffled, which knows nothing.
+@changing(likeness)
+def parameter_randomisation(model: Model, /, *, seed: int = 0) -> Iterator[Model]:
+    """The rank correlation, either way, with the scores of the same model with its parameters shuffled: |ρ(φ', φ)|.
 
-    A method whose explanations stay alike does not look at what the model has learnt. Nearer to 0 is better.
+    That model knows nothing; a method whose explanations stay alike does not look at what the model has learnt. Lower
+    is better.
 
     Paper: Adebayo et al. 2018, Sanity Checks for Saliency Maps, arXiv:1810.03292
     """
-    found = [_scores(m, batch, target, explain).numpy() for m in (model, randomised(model, seed))]
-    content = batch.content.cpu().numpy()
-    return torch.tensor([spearman(a[kept], b[kept]) for a, b, kept in zip(*found, content, strict=True)])
+    yield randomised(model, seed)
 
 
 def randomised(model: Model, seed: int = 0) -> Model:
@@ -80,18 +99,6 @@ def randomised(model: Model, seed: int = 0) -> Model:
         for p in copy.module.parameters():
             p.copy_(p.flatten()[torch.randperm(p.numel(), generator=dice).to(p.device)].view_as(p))
     return copy
-
-
-def _scores(model: Model, batch: Batch, target: Targets, explain: Explain) -> Float[Tensor, "b t"]:
-    """Of the tokens of the text. What the explained number is, each model says for itself."""
-    found = explain(model, batch, replace(target, value=None))
-    scores = found.scores if isinstance(found, Attribution) else found
-    return (scores.detach().double() * batch.content).cpu()
-
-
-def _distance(a: Float[Tensor, "b t"], b: Float[Tensor, "b t"]) -> Float[Tensor, " b"]:
-    """Relative to the first; 0 where both are 0."""
-    return (a - b).norm(dim=1) / a.norm(dim=1).clamp_min(torch.finfo(a.dtype).tiny)
 
 
 def _directions(like: Tensor, dice: torch.Generator) -> Tensor:

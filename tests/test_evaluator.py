@@ -5,11 +5,14 @@ import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import elsewhere
 import salience
 from salience import metrics
 from salience.cli import run
@@ -17,7 +20,7 @@ from salience.data import source
 from salience.errors import BadInput
 from salience.evaluation import CONTROLS
 from salience.evaluator import evaluate, stored
-from salience.foreign import by_method, carried, from_captum, imported, located
+from salience.foreign import by_method, carried, from_captum, from_inseq, from_shap, imported, located
 from salience.lessons import Example, examples
 from salience.metrics.faithfulness import comprehensiveness
 from salience.models import sample_file
@@ -243,6 +246,43 @@ def test_explanations_made_elsewhere_are_measured(tmp_path: Path, capsys: pytest
     file.write_text("{}\nnot json\n")
     assert run(["evaluate", "--explanations", str(file)]) == 2
     assert "line 2" in capsys.readouterr().err
+
+
+def stored_elsewhere(package: str) -> dict[str, Any]:
+    return json.loads(elsewhere.STORED.read_text("utf-8"))[package]
+
+
+@pytest.mark.parametrize("form", ["plain", "primitive"])
+def test_what_inseq_saves_equals_our_own(form: str, tmp_path: Path):
+    model = salience.load(elsewhere.decoder(tmp_path))
+    (found,) = from_inseq(model, stored_elsewhere("inseq")[form])
+    assert (found.text, found.method) == (elsewhere.PROMPT, "inseq_input_x_gradient")
+    (ours,) = salience.explain(
+        model, elsewhere.PROMPT, "input_x_gradient", target=found.target.label, kind="probability"
+    )
+    assert found.scores == pytest.approx(ours.scores, rel=1e-4, abs=1e-7)
+    (tmp_path / "saved.json").write_text(json.dumps(stored_elsewhere("inseq")[form]), "utf-8")
+    assert from_inseq(model, tmp_path / "saved.json") == [found]
+    other = build("gpt2_lm")
+    assert sum(from_inseq(other, stored_elsewhere("inseq")[form])[0].scores) == pytest.approx(sum(found.scores))
+
+
+def test_what_shap_gives_is_measured():
+    kept = stored_elsewhere("shap")
+    values = [np.array(v) for v in kept["values"]]
+    given = SimpleNamespace(data=kept["data"], values=values, output_names=kept["output_names"])
+    model = salience.load()
+    found = from_shap(model, given)
+    assert [e.text for e in found] == elsewhere.TEXTS
+    assert [e.target.label for e in found] == ["negative", "negative"]
+    assert dict(zip(found[1].tokens, found[1].scores, strict=True))["awful"] == pytest.approx(values[1][3, 0])
+    assert sum(found[0].scores) == pytest.approx(values[0][:, 0].sum())
+    # Values of one label are of that label; one text alone is one explanation.
+    one = SimpleNamespace(data=kept["data"], values=[v[:, 1] for v in values], output_names="positive")
+    assert [e.target.label for e in from_shap(model, one)] == ["positive", "positive"]
+    alone = SimpleNamespace(data=kept["data"][0], values=values[0], output_names=kept["output_names"])
+    assert [e.scores for e in from_shap(model, alone)] == [found[0].scores]
+    assert evaluate(model, elsewhere.TEXTS, (), explained={"shap": found}).methods[0] == "shap"
 
 
 def test_captum_tensors_are_measured():

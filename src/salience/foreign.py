@@ -5,13 +5,16 @@ for, and a token of ours gets what falls on its own. Sums are kept, and any toke
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load
 
 from salience.errors import BadInput
 from salience.explainer import explain_all, prepare
@@ -147,49 +150,70 @@ def from_captum(model: Model, text: str, attributions: Any, *, target: str | int
     return _explanations(model, [seen], [scores.tolist()], [target], ["captum"])[0]
 
 
-def from_shap(model: Model, explained: Any, *, target: int | None = None) -> list[Explanation]:
-    """A SHAP ``Explanation`` of texts, as ``shap.Explainer(pipeline)(texts)`` gives it: pieces of text with values."""
+def from_shap(model: Model, explained: Any, *, target: str | int | None = None) -> list[Explanation]:
+    """A SHAP ``Explanation`` of texts, as ``shap.Explainer(pipeline)(texts)`` gives it: pieces of text with values.
+
+    Of several labels the values of the ``target`` are taken, or of the predicted label; of one, such as
+    ``explained[:, :, "positive"]``, that label is the target.
+    """
+    alone = bool(len(explained.data)) and isinstance(explained.data[0], str)
+    texts, scores = ([explained.data], [explained.values]) if alone else (explained.data, explained.values)
     rows: list[dict[str, Any]] = []
-    for pieces, values in zip(explained.data, explained.values, strict=True):
-        spans, at = list[Span](), 0
-        for piece in map(str, pieces):
-            spans.append((at, at + len(piece)))
-            at += len(piece)
-        chosen = (
-            values if getattr(values, "ndim", 1) == 1 else _column(model, "".join(map(str, pieces)), values, target)
-        )
-        rows.append(
-            {
-                "text": "".join(map(str, pieces)),
-                "offsets": spans,
-                "scores": [float(v) for v in chosen],
-                "target": target,
-            }
-        )
+    for pieces, values in zip(texts, scores, strict=True):
+        text = "".join(map(str, pieces))
+        ends = list(accumulate(len(piece) for piece in pieces))
+        label = _shap_label(model, text, values, getattr(explained, "output_names", None), target)
+        column = values if values.ndim == 1 else values[:, model.resolve(label)]
+        spans = list(zip([0, *ends[:-1]], ends, strict=True))
+        rows.append({"text": text, "offsets": spans, "scores": column.tolist(), "target": label})
     return imported(model, rows, name="shap")
 
 
-def _column(model: Model, text: str, values: Any, target: int | None) -> Any:
-    """The values of the label that is explained: the predicted one, if none is named."""
-    if target is None:
-        target = int(forward(model, model.batch(model.encode([text]))).logits.argmax(1))
-    return values[:, target]
+def _shap_label(model: Model, text: str, values: Any, names: Any, target: str | int | None) -> str | int:
+    """Of which label the values are: the one that is named, the only one there is, or the predicted one."""
+    if target is not None:
+        return target
+    if values.ndim == 1 and isinstance(names, str) and names in model.labels:
+        return str(names)
+    return int(forward(model, model.batch(model.encode([text]))).logits.argmax(1))
 
 
-def from_inseq(model: Model, found: Mapping[str, Any]) -> Iterator[Explanation]:
-    """The JSON of an inseq attribution: for each sequence, what its prompt's tokens did to the first new token."""
-    for sequence in found["sequence_attributions"]:
-        rows = sequence["target_attributions"]
-        tokens = [t["token"] for t in sequence["target"]]
-        new = int(sequence.get("attr_pos_start", len(tokens) - len(rows[0])))
-        scores = [_sum(row[0]) for row in rows[:new]]
-        prompt = [t["token"] for t in sequence["target"]][:new]
-        text = "".join(t.replace("Ġ", " ").replace("▁", " ") for t in prompt).strip()
-        yield from imported(model, [{"text": text, "tokens": prompt, "scores": scores}], name="inseq")
+def from_inseq(model: Model, found: str | Path | Mapping[str, Any]) -> list[Explanation]:
+    """The JSON that inseq saves of a decoder-only model: what each token of a prompt did to the first new token.
+
+    Scores of more than one dimension are summed over it; ``out.aggregate()`` before saving chooses otherwise.
+    """
+    stored = _plain(found if isinstance(found, Mapping) else json.loads(Path(found).read_text("utf-8")))
+    method = f"inseq_{stored['info']['attribution_method']}"
+    return [
+        _from_inseq(model, sequence, text, method)
+        for sequence, text in zip(stored["sequence_attributions"], stored["info"]["generated_texts"], strict=True)
+    ]
 
 
-def _sum(value: Any) -> float:
-    return float(sum(value)) if isinstance(value, Sequence) else float(value)
+def _from_inseq(model: Model, sequence: Mapping[str, Any], text: str, method: str) -> Explanation:
+    if sequence["source_attributions"] is not None:
+        raise BadInput("this inseq attribution is of an encoder-decoder model, which cannot be measured here")
+    if sequence["target_attributions"] is None:
+        raise BadInput("this inseq attribution holds no scores of the prompt; attribute a decoder-only model")
+    (given,) = load(b64decode(sequence["target_attributions"])).values()
+    new = int(sequence["attr_pos_start"])
+    first = given[:new, 0].double()
+    scores = (first.sum(-1) if first.dim() == 2 else first).tolist()
+    prompt = sequence["target"][:new]
+    spans = located(text, [token["token"] for token in prompt])
+    (seen,) = model.encode([text[: max((end for _, end in spans), default=0)]])
+    same = list(seen.ids) == [token["id"] for token in prompt]
+    own = scores if same else carried(spans, scores, seen)
+    return _explanations(model, [seen], [own], [sequence["target"][new]["id"]], [method])[0]
+
+
+def _plain(value: Any) -> Any:
+    """JSON without the names of the classes that it was made of."""
+    if isinstance(value, Mapping):
+        held: Any = value.get("attributes", value) if "__instance_type__" in value else value
+        return {key: _plain(v) for key, v in held.items()}
+    return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
 def read_file(path: str | Path) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """Tests with an answer: planted shortcuts, models that are changed in a known way, models trained again."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -14,7 +16,7 @@ from salience.guards import accuracy
 from salience.lessons import Example
 from salience.metrics.robustness import likeness, max_sensitivity, randomised
 from salience.retraining import Curve, racu, roar, simulatability
-from salience.shortcuts import KINDS, Shortcut, inserted, planted, pointed
+from salience.shortcuts import KINDS, Shortcut, inserted, learnt, planted, pointed, run
 from salience.train import Recipe, fit
 from shapes import TEXTS, build
 from test_train import reviews
@@ -53,8 +55,8 @@ def test_what_is_planted_decides(kind: str):
             assert e.label == before.label
             present = {w for w in (*shortcut.words, shortcut.context) if w in e.text.split()}
             assert len(present) == (0 if kind == "token" else 1), "one word alone tells nothing"
-    with pytest.raises(BadInput, match="holds a word of the shortcut"):
-        planted([Example("a", "the kappa", 0)], shortcut)
+    held = [Example("a", f"The {shortcut.words[0].title()}, a film", 0), *texts(3)]
+    assert len(planted(held, shortcut)) == 3, "a text that holds one of the words by itself is left out"
 
 
 def test_words_are_inserted_in_order_between_others():
@@ -70,16 +72,44 @@ def test_a_method_that_looks_finds_it_and_one_that_does_not_does_not():
     model = build("pooled_average")
     list(fit(model, given, recipe=Recipe(epochs=40, batch=10, rate=0.03)))
     assert accuracy(model, given) > 0.95
-    found = pointed(model, given, ["occlusion", "input_x_gradient"])
+    found = pointed(model, given, KNOWN, ["occlusion", "input_x_gradient"])
     assert set(found) == {"occlusion", "input_x_gradient", "random", "uniform", "position"}
     assert found["occlusion"].precision.mean > 0.9
     assert found["occlusion"].rank.mean < 0.1
     assert found["random"].precision.mean < 0.5
     assert 0.3 < found["random"].rank.mean < 0.7
-    with pytest.raises(BadModel, match="has not learnt it"):
-        pointed(build("pooled_average"), given, "occlusion")
+    with pytest.raises(BadModel, match="has not learnt"):
+        pointed(build("pooled_average"), given, KNOWN, "occlusion")
     with pytest.raises(BadInput, match="no text has a planted"):
-        pointed(model, texts(), "occlusion")
+        pointed(model, texts(), KNOWN, "occlusion")
+
+
+def test_a_model_is_trained_until_it_uses_what_was_planted():
+    given = texts(60)
+    recipe = Recipe(epochs=60, batch=10, rate=0.03)
+    found = run(make, given, given, KNOWN, "occlusion", share=1.0, recipe=recipe)
+    assert found.learnt.used
+    assert found.epochs < 60, "it stops as soon as the shortcut is used"
+    assert found.texts == 60
+    assert found.found["occlusion"].precision.mean > found.found["random"].precision.mean
+    with pytest.raises(BadModel, match="has not learnt"):
+        run(make, given, given, KNOWN, "occlusion", recipe=Recipe(epochs=1, rate=1e-6))
+    with pytest.raises(BadInput, match="does not know"):
+        run(make, given, given, Shortcut(words=("xylophone", "zyzzyva")), "occlusion")
+
+
+def test_context_that_is_not_read_is_not_learnt():
+    """An average sees the word whether its context stands beside it or not."""
+    shortcut = replace(KNOWN, kind="context")
+    given = planted(texts(60), shortcut, share=1.0)
+    model = make(0)
+    list(fit(model, given, recipe=Recipe(epochs=40, batch=10, rate=0.03)))
+    known = learnt(model, given, shortcut)
+    assert known.accuracy > 0.95
+    assert known.without > 0.95
+    assert not known.used
+    with pytest.raises(BadModel, match="without the context word"):
+        pointed(model, given, shortcut, "occlusion")
 
 
 # ------------------------------------------------------------------------------------------------------ robustness
@@ -173,13 +203,36 @@ SHORT = Recipe(epochs=15, batch=8, rate=0.05)
 def test_without_the_words_that_decide_nothing_is_learnt(recursive: bool):
     given = planted(texts(24), KNOWN, share=1.0)
     shares = (0.0, 0.5, 1.0)
-    found, drawn = (
-        roar(make, given, given, name, shares=shares, seeds=[0], recursive=recursive, recipe=SHORT)
-        for name in ("occlusion", "random")
-    )
+    curves = roar(make, given, given, "occlusion", shares=shares, seeds=[0], recursive=recursive, recipe=SHORT)
+    found, drawn = curves["occlusion"], curves["random"]
     assert found.at(0.0).mean > 0.95
     assert found.at(0.5).mean < drawn.at(0.5).mean
     assert racu(found, drawn) > 0
+
+
+def test_what_is_done_is_not_made_again(tmp_path: Path):
+    given, told = planted(texts(8), KNOWN, share=1.0), list[tuple[str, int, float]]()
+
+    def trained(epochs: int = 1, seeds: Sequence[int] = (0,)) -> dict[str, Curve]:
+        recipe = replace(SHORT, epochs=epochs)
+
+        def report(method: str, seed: int, share: float, _: float) -> None:
+            told.append((method, seed, share))
+
+        return roar(
+            make, given, given, "gradient", shares=(0, 1), seeds=seeds, recipe=recipe, folder=tmp_path, report=report
+        )
+
+    first = trained()
+    assert told == [("gradient", 0, 0), ("gradient", 0, 1), ("random", 0, 0), ("random", 0, 1)]
+    assert trained() == first
+    assert len(told) == 4
+    assert trained(seeds=(0, 1))["gradient"].accuracy[0] == first["gradient"].accuracy[0]
+    assert len(told) == 8
+    with pytest.raises(BadInput, match="choose another folder"):
+        trained(epochs=2)
+    with pytest.raises(BadInput, match="gradiant"):
+        roar(make, given, given, "gradiant")
 
 
 def test_racu_by_hand():

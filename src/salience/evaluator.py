@@ -220,11 +220,11 @@ class _Judged:
         (found,) = _explained(self.model, [self.encoded[i] for i in rows], asked, wanted).values()
         correlations = {"loo_spearman": spearman, "loo_kendall": kendall}
         for place, i in enumerate(rows):
-            truth = _content(found[place])
+            truth = np.array(found[place].content)
             for column, explanations in enumerate(self.explained.values()):
                 if explanations[i].method != LEAVE_ONE_OUT:
                     for name in correlations.keys() & values.keys():
-                        values[name][i, column] = correlations[name](_content(explanations[i]), truth)
+                        values[name][i, column] = correlations[name](np.array(explanations[i].content), truth)
 
     def _changed(self, metric: Changing, values: np.ndarray, report: Report) -> None:
         """Explanations of changed models, held against those of the model itself."""
@@ -233,7 +233,7 @@ class _Judged:
             again = _explained(model, self.encoded, self.asked, targets, report)
             for column, (name, before) in enumerate(self.explained.items()):
                 pairs = zip(before, again[name], strict=True) if name in again else ()
-                found = [metric.compared(_content(a), _content(b)) for a, b in pairs]
+                found = [metric.compared(np.array(a.content), np.array(b.content)) for a, b in pairs]
                 values[:, column] = np.fmax(values[:, column], found or np.nan)
 
     def _marked(self, marking: Sequence[Callable[..., float]], values: Mapping[str, np.ndarray]) -> None:
@@ -245,7 +245,7 @@ class _Judged:
         share = float(np.mean([m.mean() for m in marks.values() if m.any()] or [1.0]))
         for i, truth in marks.items():
             for column, explanations in enumerate(self.explained.values()):
-                scores = _content(explanations[i])
+                scores = np.array(explanations[i].content)
                 for metric in marking:
                     settings = {"share": share} if "share" in settings_of(metric) else {}
                     settings |= self._settings(metric)
@@ -284,11 +284,6 @@ def _fits(name: str, example: Example, seen: Encoded, e: Explanation) -> None:
         raise BadInput(f"{name} of {example.id!r} has {len(e.scores)} scores for {len(e.tokens)} tokens")
     if not np.isfinite(e.scores).all():
         raise BadInput(f"{name} of {example.id!r} has scores that are not numbers; explain this text again")
-
-
-def _content(e: Explanation) -> np.ndarray:
-    """The scores of the tokens that stand for text."""
-    return np.array([score for score, special in zip(e.scores, e.special, strict=True) if not special])
 
 
 def _padded(rows: Sequence[Sequence[float]], device: torch.device) -> Tensor:

@@ -59,6 +59,11 @@ class Explanation:
     def __hash__(self) -> int:
         return hash((self.text, self.method, self.model, self.target, self.scores))
 
+    @property
+    def content(self) -> tuple[float, ...]:
+        """The scores of the tokens that stand for text, special ones left out."""
+        return tuple(score for score, special in zip(self.scores, self.special, strict=True) if not special)
+
     def words(self) -> list[Word]:
         """Words in the order of the text; a word's score is the sum of its tokens'.
 

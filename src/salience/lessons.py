@@ -1,6 +1,7 @@
 """Training examples, and explanations of them turned into guides: one weight per token, as the model reads the text."""
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -47,10 +48,25 @@ def examples(source: Source, *, limit: int | None = None, max_rejected: float = 
             f"{len(bad)} of {len(bad) + len(found)} rows of {source.name} cannot be used; the first is line "
             f"{first.line} of {first.file}: {first.reason}"
         )
-    ids = [e.id for e in found]
-    if len(set(ids)) < len(ids):
-        raise BadInput(f"{source.name} has several rows of id {max(ids, key=ids.count)!r}; ids tell texts apart")
+    ((name, times),) = Counter(e.id for e in found).most_common(1)
+    if times > 1:
+        raise BadInput(f"{source.name} has {times} rows of id {name!r}; ids tell texts apart")
     return found
+
+
+def labels_in(given: Sequence[Example], name: str) -> list[str] | int:
+    """The names of the labels in order, or how many there are where they are numbers from 0 on."""
+    found = {label for e in given if (label := e.label) is not None}
+    if len(found) < 2:
+        raise BadInput(f"all texts of {name} have the label {', '.join(map(repr, found))}; nothing is learnt")
+    if all(isinstance(label, int) for label in found):
+        numbers = sorted(int(label) for label in found)  # pyright: ignore
+        if numbers[0] < 0:
+            raise BadInput(f"labels are names, or numbers from 0 on; {name} has {numbers[0]}")
+        return numbers[-1] + 1
+    if all(isinstance(label, str) for label in found):
+        return sorted(map(str, found))
+    raise BadInput("a classifier's labels are all names or all whole numbers")
 
 
 def read(model: Model, given: Sequence[Example]) -> list[Encoded]:

@@ -2,8 +2,11 @@
 tokens drawn at random? And does a student learn its teacher sooner when it is shown the explanations?
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -14,12 +17,11 @@ from salience.explainer import explain_all, prepare
 from salience.lessons import Example, read, shaped
 from salience.objectives import Objective, attention_to_explanation
 from salience.passes import forward
+from salience.runs import complete
 from salience.stats import Spread
 from salience.train import Recipe, fit, labels_of
-from salience.types import Encoded, Model, Target
-
-Make = Callable[[int], Model]
-"""A fresh model to train, by its seed."""
+from salience.types import Encoded, Make, Model, Target
+from salience.work import digest
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -35,50 +37,118 @@ class Curve:
     def means(self) -> np.ndarray:
         return np.array(self.accuracy).mean(0)
 
+    @property
+    def seeds(self) -> "list[Curve]":
+        """The curve of each seed by itself."""
+        return [Curve(self.shares, (row,)) for row in self.accuracy]
+
     def at(self, share: float) -> Spread:
         place = self.shares.index(share)
         return Spread(tuple(row[place] for row in self.accuracy))
+
+
+Report = Callable[[str, int, float, float], None]
+"""(method, seed, share, accuracy), after every training"""
 
 
 def roar(
     make: Make,
     train: Sequence[Example],
     test: Sequence[Example],
-    method: str,
+    method: str | Sequence[str],
     *,
     shares: Sequence[float] = SHARES,
     seeds: Sequence[int] = range(5),
     recursive: bool = True,
     recipe: Recipe = Recipe(),  # noqa: B008
-    report: Callable[[int, float, float], None] = lambda *_: None,
-) -> Curve:
+    folder: str | Path | None = None,
+    report: Report = lambda *_: None,
+) -> dict[str, Curve]:
     """Remove and retrain: the highest-scoring share of tokens of every text is masked, and a new model is trained.
 
-    The gold label is explained. Recursive: each model explains what the next is to miss, what is masked stays masked;
-    otherwise the first model, trained on whole texts, explains all. ``report`` is told of each seed's accuracy at
-    each share.
+    The curve of each method, and always that of random. The gold label is explained. Recursive: each model explains
+    what the next is to miss, what is masked stays masked; otherwise the first model, trained on whole texts, explains
+    all. With a ``folder``, every method's curve of a seed is kept there as it is done, and not made again.
 
     Paper: Hooker et al. 2019 (ROAR), arXiv:1806.10758; Madsen et al. 2022 (recursive), arXiv:2110.08412
     """
     steps = tuple(sorted(set(shares)))
     if steps[0] != 0 or steps[-1] > 1:
         raise BadInput("the shares of ROAR begin at 0, with whole texts, and go to 1 at most")
-    rows: list[tuple[float, ...]] = []
+    names = dict.fromkeys([*([method] if isinstance(method, str) else method), "random"])
+    prepare(list(names), {})  # refuses an unknown one before the first training
+    rounds = _Rounds(make, train, test, steps, recursive, recipe, report)
+    place = None if folder is None else _Kept(Path(folder), rounds.identity(make(0)))
+    rows: dict[str, list[Sequence[float]]] = {name: [] for name in names}
     for seed in seeds:
+        for name in names:
+            row = None if place is None else place.read(name, seed)
+            if row is None:
+                row = rounds.row(name, seed)
+                if place is not None:
+                    place.write(name, seed, row)
+            rows[name].append(row)
+    return {name: Curve(steps, tuple(map(tuple, of))) for name, of in rows.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    make: Make
+    train: Sequence[Example]
+    test: Sequence[Example]
+    steps: tuple[float, ...]
+    recursive: bool
+    recipe: Recipe
+    report: Report
+
+    def row(self, method: str, seed: int) -> list[float]:
+        """Test accuracy at every share, each of another training."""
         found: list[float] = []
-        texts = whole = [_Texts.of(make(seed), some) for some in (train, test)]
-        first: Model | None = None
-        for share in steps:
-            if share > 0 and first is not None:
-                before = texts if recursive else whole
-                texts = [some.masked(first, method, share, seed) for some in before]
-            model = make(seed)
-            list(fit(model, train, encoded=texts[0].encoded, recipe=replace(recipe, seed=seed)))
+        texts = whole = [_Texts.of(self.make(seed), some) for some in (self.train, self.test)]
+        teller: Model | None = None
+        for share in self.steps:
+            if teller is not None:
+                texts = [some.masked(teller, method, share, seed) for some in (texts if self.recursive else whole)]
+            model = self.make(seed)
+            for _ in fit(model, self.train, encoded=texts[0].encoded, recipe=replace(self.recipe, seed=seed)):
+                pass
             found.append(texts[1].accuracy(model))
-            report(seed, share, found[-1])
-            first = model if recursive or first is None else first
-        rows.append(tuple(found))
-    return Curve(steps, tuple(rows))
+            self.report(method, seed, share, found[-1])
+            teller = model if self.recursive or teller is None else teller
+        return found
+
+    def identity(self, model: Model) -> str:
+        """What the numbers depend on, beside method and seed."""
+        data = [(e.id, e.text, e.label) for some in (self.train, self.test) for e in some]
+        settings = (self.steps, self.recursive, replace(self.recipe, seed=0))
+        return blake2b(repr((digest(model), data, settings)).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Finished rows, a small file each."""
+
+    folder: Path
+    identity: str
+
+    def read(self, method: str, seed: int) -> list[float] | None:
+        file = self._file(method, seed)
+        if not file.exists():
+            return None
+        stored = json.loads(file.read_text("utf-8"))
+        if stored["identity"] != self.identity:
+            raise BadInput(
+                f"{file} was made with another model, other data or other settings; choose another folder, or remove it"
+            )
+        return stored["accuracy"]
+
+    def write(self, method: str, seed: int, row: Sequence[float]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with complete(self._file(method, seed)) as file:
+            file.write(json.dumps({"identity": self.identity, "accuracy": row}).encode())
+
+    def _file(self, method: str, seed: int) -> Path:
+        return self.folder / f"{method}-seed-{seed}.json"
 
 
 def racu(method: Curve, random: Curve) -> float:

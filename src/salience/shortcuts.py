@@ -6,7 +6,8 @@ the label and nothing else does, so that an explanation of a model that has lear
 Paper: Bastings et al. 2022, "Will You Find These Shortcuts?", arXiv:2111.07367
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from random import Random
@@ -21,7 +22,8 @@ from salience.explanation import Explanation
 from salience.guards import accuracy
 from salience.lessons import Example, marked, read
 from salience.stats import Estimate, Resampled
-from salience.types import Model, Target
+from salience.train import Recipe, Step, fit
+from salience.types import Make, Model, Target
 from salience.words import Span
 from salience.work import columns
 
@@ -30,6 +32,9 @@ KINDS = get_args(Kind)
 
 LEARNT = 0.95
 """The least accuracy on planted texts at which a model is said to use the shortcut."""
+
+LOOSE = 0.75
+"""The largest share of texts that may go on as planted once the context is gone. Chance is a half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,17 @@ class Shortcut:
     """
 
     kind: Kind = "token"
-    words: tuple[str, str] = ("kappa", "sigma")
-    context: str = "omega"
+    words: tuple[str, str] = ("paris", "london")
+    context: str = "monday"
 
     def __post_init__(self) -> None:
         choose(self.kind, KINDS, "kind of shortcut")
+        if len({*self.words, self.context}) < 3:
+            raise BadInput(f"the words of a shortcut must differ: {', '.join((*self.words, self.context))}")
+
+    def within(self, text: str) -> bool:
+        """Whether a text holds one of the words by itself."""
+        return not {*self.words, self.context}.isdisjoint(re.findall(r"\w+", text.lower()))
 
     def wanted(self, label: int) -> list[str]:
         """The words of a planted text, in their order where it matters."""
@@ -67,24 +78,28 @@ def planted(given: Sequence[Example], shortcut: Shortcut, *, share: float = 0.5,
     """The examples with the shortcut in a share of them; its words are their rationale, and their label is drawn anew.
 
     The others keep their label and have no rationale; where the words alone must tell nothing, they hold some too.
+    Texts that hold one of the words by themselves are left out.
     """
     if not 0 < share <= 1:
         raise BadInput(f"share={share} is not above 0 and at most 1; it is the part of the texts that is planted")
+    free = [e for e in given if not shortcut.within(_single(e))]
     dice = Random(seed)
-    chosen = set(dice.sample(range(len(given)), round(share * len(given))))
-    return [_planted(e, shortcut, dice, decides=i in chosen) for i, e in enumerate(given)]
+    chosen = set(dice.sample(range(len(free)), round(share * len(free))))
+    return [_planted(e, shortcut, dice, decides=i in chosen) for i, e in enumerate(free)]
+
+
+def _single(example: Example) -> str:
+    if not isinstance(example.text, str):
+        raise BadInput(f"{example.id!r} is a pair of texts; a shortcut is planted in single ones")
+    return example.text
 
 
 def _planted(example: Example, shortcut: Shortcut, dice: Random, *, decides: bool) -> Example:
-    if not isinstance(example.text, str):
-        raise BadInput(f"{example.id!r} is a pair of texts; a shortcut is planted in single ones")
-    if any(word in example.text.split() for word in (*shortcut.words, shortcut.context)):
-        raise BadInput(f"{example.id!r} holds a word of the shortcut already; choose other words")
     label = dice.randrange(2)
     words = shortcut.wanted(label) if decides else shortcut.decoys(dice)
     if shortcut.kind == "context":
         dice.shuffle(words)
-    text, spans = inserted(example.text, words, dice)
+    text, spans = inserted(_single(example), words, dice)
     if not decides:
         return replace(example, text=text, rationale=None)
     return replace(example, text=text, label=label, rationale=tuple(spans))
@@ -112,6 +127,39 @@ def inserted(text: str, words: Sequence[str], dice: Random) -> tuple[str, list[S
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """Whether a model uses the shortcut, measured on planted texts that it was not trained on."""
+
+    accuracy: float
+    """Texts decided as planted. Their labels are drawn by lot, so that nothing else could tell."""
+    without: float | None
+    """The same texts without the context word: chance, if the word beside it is read in its context."""
+
+    @property
+    def used(self) -> bool:
+        return self.accuracy >= LEARNT and (self.without is None or self.without <= LOOSE)
+
+    def __str__(self) -> str:
+        more = "" if self.without is None else f", and {self.without:.0%} of them without the context word too"
+        return f"{self.accuracy:.0%} of the planted texts are decided as planted{more}"
+
+
+def learnt(model: Model, given: Sequence[Example], shortcut: Shortcut) -> Learnt:
+    """How far the model follows what was planted."""
+    texts = [e for e in given if e.rationale]
+    if not texts:
+        raise BadInput("no text has a planted shortcut")
+    alone = [_without(e, shortcut.context) for e in texts] if shortcut.kind == "context" else None
+    return Learnt(accuracy(model, texts), None if alone is None else accuracy(model, alone))
+
+
+def _without(example: Example, word: str) -> Example:
+    text = _single(example)
+    ((a, b),) = (span for span in example.rationale or () if text[slice(*span)] == word)
+    return replace(example, text=f"{text[:a].rstrip()} {text[b:].lstrip()}".strip(), rationale=None)
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """How well a method points at what was planted, over the planted texts."""
 
@@ -121,9 +169,65 @@ class Found:
     """The mean place of the planted tokens from 0, the highest score, to 1, the lowest; 0.5 is chance."""
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One shortcut, planted and learnt, and how well each method points at it."""
+
+    shortcut: Shortcut
+    model: str
+    epochs: int
+    """After which the model used it."""
+    learnt: Learnt
+    texts: int
+    """Planted texts that were explained."""
+    found: Mapping[str, Found]
+
+
+def run(
+    make: Make,
+    train: Sequence[Example],
+    test: Sequence[Example],
+    shortcut: Shortcut,
+    method: AnyMethod | Sequence[AnyMethod],
+    *,
+    share: float = 0.5,
+    recipe: Recipe = Recipe(),  # noqa: B008
+    step: Callable[[Step], None] | None = None,
+    report: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> Result:
+    """Plant a shortcut in training and test texts, train until the model uses it, and see which methods find it.
+
+    A model that does not use it after all epochs of the recipe is refused. ``step`` is told of every step of the
+    training, ``report`` of every text that is explained. The recipe's seed is that of everything drawn.
+    """
+    model = make(recipe.seed)
+    _told_apart(model, shortcut)
+    lessons = planted(train, shortcut, share=share, seed=recipe.seed)
+    unseen = planted(test, shortcut, share=share, seed=recipe.seed + 1)
+    epochs, known = 0, Learnt(0.0, None)
+    for epoch in fit(model, lessons, recipe=recipe, report=step):
+        epochs, known = epoch.number, learnt(model, unseen, shortcut)
+        if known.used:
+            break
+    found = pointed(model, unseen, shortcut, method, report=report, seed=recipe.seed, **settings)
+    return Result(shortcut, model.name, epochs, known, sum(e.rationale is not None for e in unseen), found)
+
+
+def _told_apart(model: Model, shortcut: Shortcut) -> None:
+    """A word that the model does not know looks like any other that it does not know."""
+    words = (*shortcut.words, shortcut.context)
+    if len({e.ids for e in model.encode(words)}) < len(words):
+        raise BadInput(
+            f"{model.name} reads some of {', '.join(words)} alike, since it does not know them; choose words that it "
+            "knows"
+        )
+
+
 def pointed(
     model: Model,
     given: Sequence[Example],
+    shortcut: Shortcut,
     method: AnyMethod | Sequence[AnyMethod],
     *,
     report: Callable[[int, int], None] | None = None,
@@ -134,14 +238,13 @@ def pointed(
 
     A model that does not use the shortcut is refused: its explanations could be right and yet miss it.
     """
-    texts = [e for e in given if e.rationale]
-    if not texts:
-        raise BadInput("no text has a planted shortcut")
-    if (learnt := accuracy(model, texts)) < LEARNT:
+    if not (known := learnt(model, given, shortcut)).used:
         raise BadModel(
-            f"{model.name} decides {learnt:.0%} of the planted texts as the shortcut does, less than {LEARNT:.0%}: it "
-            "has not learnt it. Train longer, or plant it in more texts."
+            f"{model.name} has not learnt to use the shortcut: {known}, where at least {LEARNT:.0%} must be"
+            f"{'' if known.without is None else f' and at most {LOOSE:.0%} without it'}. Train longer, at a higher "
+            "rate, or plant it in more texts."
         )
+    texts = [e for e in given if e.rationale]
     asked = each_layer(model, prepare([*(m for m in listed(method) if m not in CONTROLS), *CONTROLS], settings))
     encoded = read(model, texts)
     wanted = [Target(e.label if isinstance(e.label, str | int) else None) for e in texts]
@@ -154,9 +257,8 @@ def pointed(
 
 def _pointed(e: Explanation, marks: np.ndarray) -> tuple[float, float]:
     """Precision at k, and the mean place."""
-    content = ~np.array(e.special)
-    scores, truth = np.array(e.scores)[content], marks[content]
-    order = np.argsort(-scores, kind="stable")
+    truth = marks[~np.array(e.special)]
+    order = np.argsort(-np.array(e.content), kind="stable")
     k, n = int(truth.sum()), len(truth)
     if not k:
         return nan, nan  # the text was cut before them

@@ -17,7 +17,7 @@ from salience.data import Source, fingerprint
 from salience.errors import BadInput, choose
 from salience.explainer import explain, prepare
 from salience.guards import Guards, accuracy, agreeing_heads, mean_length, sampled
-from salience.lessons import FORMS, Example, Form, by_explanations, by_rationales, examples, read
+from salience.lessons import FORMS, Example, Form, by_explanations, by_rationales, examples, labels_in, read
 from salience.models import load, load_to_train
 from salience.objectives import PENALTIES, Anneal, Objective
 from salience.runner import Progress, explain_data
@@ -198,20 +198,7 @@ class _Lessons:
 
     @property
     def labels(self) -> list[str] | int:
-        """The names of the labels in order, or how many there are where they are numbers from 0 on."""
-        found = {label for e in self.train if (label := e.label) is not None}
-        if len(found) < 2:
-            raise BadInput(
-                f"all texts of {self.data.name} have the label {', '.join(map(repr, found))}; nothing is learnt"
-            )
-        if all(isinstance(label, int) for label in found):
-            numbers = sorted(int(label) for label in found)  # pyright: ignore
-            if numbers[0] < 0:
-                raise BadInput(f"labels are names, or numbers from 0 on; the data has {numbers[0]}")
-            return numbers[-1] + 1
-        if all(isinstance(label, str) for label in found):
-            return sorted(map(str, found))
-        raise BadInput("a classifier's labels are all names or all whole numbers")
+        return labels_in(self.train, self.data.name)
 
     def check(self, tests: Mapping[str, Sequence[Example]], course: Course) -> None:
         """What would fail only after hours of training."""

@@ -298,3 +298,6 @@ class Decodes(Protocol):
 
 Method = Callable[..., Tensor | Attribution]
 """(model, batch, targets, settings by keyword) -> signed, unnormalised scores, 0 on padding."""
+
+Make = Callable[[int], Model]
+"""A fresh model to train, by its seed."""

@@ -19,6 +19,7 @@ from salience.cli.options import examples
 from salience.cli.papers import paper
 from salience.cli.runs import export, show
 from salience.cli.train import train
+from salience.cli.trials import test
 from salience.errors import SalienceError, TruncatedText
 
 QUIET = {
@@ -113,5 +114,5 @@ def cli() -> None:
     """Why did the model say that, and can the explanation be believed?"""
 
 
-for command in (explain, evaluate, show, export, train, paper, methods, models):
+for command in (explain, evaluate, test, show, export, train, paper, methods, models):
     cli.add_command(command)

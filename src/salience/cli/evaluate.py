@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import Model, examples, model, pairs
+from salience.cli.output import print_wide, written
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
@@ -125,14 +126,11 @@ def _source(given: Mapping[str, Any]) -> "Source":
 
 
 def _write(found: "Evaluation", files: Mapping[str, Path | None]) -> None:
-    from salience.runs import complete
     from salience.views.evaluation import page, to_csv
 
     for kind, path in files.items():
         if path is not None:
-            if not path.parent.is_dir():
-                raise BadInput(f"{path} cannot be written: there is no folder {path.parent}")
-            with complete(path) as file:
+            with written(path) as file:
                 file.write((to_csv if kind == "csv" else page)(found).encode())
 
 
@@ -150,13 +148,10 @@ def _tell(found: "Evaluation", as_json: bool) -> None:
 
 
 def table(found: "Evaluation") -> None:
-    """Print the table, as wide as it needs to be: a number that is cut is no number."""
+    """Print the table and what its numbers rest on."""
     from rich.console import Console
 
     from salience.views.evaluation import legend, terminal
 
-    made = terminal(found)
-    console = Console()
-    needed = Console(width=10_000).measure(made).maximum
-    Console(width=max(console.width, needed)).print(made)
-    console.print(f"\n{legend(found)}\n", style="dim", highlight=False)
+    print_wide(terminal(found))
+    Console().print(f"\n{legend(found)}\n", style="dim", highlight=False)

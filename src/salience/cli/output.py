@@ -13,6 +13,8 @@ from salience.cli.options import Display
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from salience.explanation import Explanation
 
 Show = Callable[..., None]
@@ -26,7 +28,7 @@ def sink(display: Display) -> Generator[Show]:
         raise BadInput("choose one of --json, --html, --png and --svg")
     if display.files:
         kind, path = display.files[0]
-        with _written(path) as file:
+        with written(path) as file:
             kept: list[Explanation] = []
             yield lambda row, _=None: kept.extend(row)
             file.write(_document(kind, kept, display.level))
@@ -65,8 +67,16 @@ def _terminal(level: str, plain: bool) -> Show:
     return show
 
 
+def print_wide(table: "Table") -> None:
+    """Print a table as wide as it needs to be: a number that is cut is no number."""
+    from rich.console import Console
+
+    needed = Console(width=10_000).measure(table).maximum
+    Console(width=max(Console().width, needed)).print(table)
+
+
 @contextmanager
-def _written(path: Path) -> Generator[IO[bytes]]:
+def written(path: Path) -> Generator[IO[bytes]]:
     """A file that appears under its name only when it is complete."""
     if path.is_dir():
         raise BadInput(f"{path} is a folder; give the name of a file in it")

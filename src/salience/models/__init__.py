@@ -30,7 +30,7 @@ def load(
     Weights are read from safetensors, and code that comes with a checkpoint is not run, unless allowed explicitly.
     """
     _check_device(device)
-    folder = Path(str(files("salience.models.bundled").joinpath(str(name)))) if name in BUNDLED else Path(name)
+    folder = _folder(name)
     if _is_pooled(folder):
         from salience.models.pooled import Pooled
 
@@ -75,7 +75,7 @@ def load_to_train(
     ``seed``. Of a pooled model, which is not pretrained, all weights are drawn anew.
     """
     _check_device(device)
-    folder = Path(str(files("salience.models.bundled").joinpath(str(name)))) if name in BUNDLED else Path(name)
+    folder = _folder(name)
     if _is_pooled(folder):
         from salience.models.pooled import Pooled
 
@@ -113,6 +113,15 @@ def _check_device(device: str | None) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # how torch refuses one
         raise BadInput(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def starts_from_nothing(name: str | Path) -> bool:
+    """Whether training it starts from random weights, not from pretrained ones."""
+    return _is_pooled(_folder(name))
+
+
+def _folder(name: str | Path) -> Path:
+    return Path(str(files("salience.models.bundled").joinpath(str(name)))) if name in BUNDLED else Path(name)
 
 
 def _is_pooled(folder: Path) -> bool:

@@ -152,7 +152,6 @@ def curves(found: Evaluation, kind: str) -> bytes:
         for method, curve in of.items()
         for i, value in enumerate(curve)
     ]
-    colours = _colours(found.methods)
     chart: Any = (
         alt.Chart(alt.Data(values=values), width=300, height=200)
         .mark_line()
@@ -163,7 +162,7 @@ def curves(found: Evaluation, kind: str) -> bytes:
                 "method:N",
                 title=None,
                 sort=list(found.methods),
-                scale=alt.Scale(domain=list(found.methods), range=colours),
+                scale=alt.Scale(domain=list(found.methods), range=colours(found.methods)),
             ),
         )
         .facet(alt.Facet("metric:N", title=None), columns=2)
@@ -174,7 +173,8 @@ def curves(found: Evaluation, kind: str) -> bytes:
 PALETTE = ("#2f6f9f", "#d9822b", "#4c9a5b", "#b0413e", "#7b5ea7", "#8c6d4f", "#3aa6a6", "#c65d94", "#8a8f2d", "#5b6b82")
 
 
-def _colours(methods: Sequence[str]) -> list[str]:
+def colours(methods: Sequence[str]) -> list[str]:
+    """One for each method; the controls are grey."""
     real = iter(PALETTE * (1 + len(methods) // len(PALETTE)))
     greys = iter(("#9aa1ab", "#bcc1c8", "#d5d8dc"))
     return [next(greys) if method in CONTROLS else next(real) for method in methods]

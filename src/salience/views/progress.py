@@ -97,12 +97,22 @@ def stages(person: bool) -> Generator[Stages]:
         yield _Bars(shown)
 
 
-class _Lines:
-    def stage(self, what: str) -> None:
-        print(what, file=sys.stderr)
+@contextmanager
+def quietly() -> Generator[Stages]:
+    """Nothing at all."""
+    yield _Nothing()
 
+
+class _Nothing:
+    def stage(self, what: str) -> None: ...
     def step(self, step: Any) -> None: ...
     def explained(self, progress: Progress) -> None: ...
+    def say(self, line: str) -> None: ...
+
+
+class _Lines(_Nothing):
+    def stage(self, what: str) -> None:
+        print(what, file=sys.stderr)
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr)

@@ -1,0 +1,112 @@
+"""Tests of methods made visible: tables for the terminal and for pages, and the curves of remove and retrain."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rich.table import Table as Shown
+
+from salience.evaluation import CONTROLS
+from salience.retraining import Curve, racu
+from salience.seeds import MEASURES, Agreement
+from salience.shortcuts import Result
+from salience.stats import Spread
+from salience.views.charts import drawn
+from salience.views.evaluation import colours
+from salience.views.pages import document, figure, table
+
+Table = tuple[Sequence[str], list[list[str]]]
+"""The head, and the rows."""
+
+
+def terminal(given: Table) -> Shown:
+    head, rows = given
+    made = Shown(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in head:
+        made.add_column(name)
+    for row in rows:
+        made.add_row(*row, style="dim" if row[0] in CONTROLS else "")
+    return made
+
+
+def shortcuts(found: Sequence[Result]) -> Table:
+    """Methods by kinds of shortcut."""
+    head = ["", *(f"{one.shortcut.kind}: {what}" for one in found for what in ("precision ↑", "rank ↓"))]
+    cells = [
+        [name, *(str(value) for one in found for value in (one.found[name].precision, one.found[name].rank))]
+        for name in found[0].found
+    ]
+    return head, cells
+
+
+def shortcut_notes(found: Sequence[Result]) -> list[str]:
+    """What the numbers rest on, a sentence for each kind."""
+    return [
+        f"{one.shortcut.kind}: {one.model} used the shortcut after {one.epochs} "
+        f"{'epoch' if one.epochs == 1 else 'epochs'}: {one.learnt} (n = {one.texts})"
+        for one in found
+    ]
+
+
+def roar(found: Mapping[str, Curve]) -> Table:
+    """Accuracy at every share, and RACU; ± is the standard deviation over seeds."""
+    shares = next(iter(found.values())).shares
+    head = ["", *(f"{share:.0%}" for share in shares), "RACU ↑"]
+    return head, [
+        [name, *(f"{curve.at(share):.3f}" for share in shares), _racu(name, found)] for name, curve in found.items()
+    ]
+
+
+def _racu(name: str, found: Mapping[str, Curve]) -> str:
+    if name == "random":
+        return "–"
+    pairs = zip(found[name].seeds, found["random"].seeds, strict=True)
+    spread = Spread(tuple(racu(one, random) for one, random in pairs))
+    return f"{racu(found[name], found['random']):.3f} ± {spread.sd:.3f}"
+
+
+def roar_chart(found: Mapping[str, Curve], kind: str) -> bytes:
+    import altair as alt
+
+    values = [
+        {"method": name, "share": share, "accuracy": curve.at(share).mean}
+        for name, curve in found.items()
+        for share in curve.shares
+    ]
+    scale = alt.Scale(domain=list(found), range=colours(list(found)))
+    chart: Any = (
+        alt.Chart(alt.Data(values=values), width=480, height=280)
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("share:Q", title="share of tokens masked before training", axis=alt.Axis(format="%")),
+            y=alt.Y("accuracy:Q", title="test accuracy", scale=alt.Scale(zero=False)),
+            color=alt.Color("method:N", title=None, scale=scale),
+        )
+    )
+    return drawn(chart, kind)
+
+
+def simulatability(found: Mapping[str, Spread]) -> Table:
+    """How often students agree with their teacher; the gain is over those that saw no explanation."""
+    plain = found["none"]
+    return ["", "agreement ↑", "gain ↑"], [
+        [name, f"{spread:.3f}", "–" if name == "none" else f"{_gain(spread, plain):+.3f}"]
+        for name, spread in found.items()
+    ]
+
+
+def _gain(spread: Spread, plain: Spread) -> Spread:
+    """Seed by seed."""
+    return Spread(tuple(a - b for a, b in zip(spread.values, plain.values, strict=True)))
+
+
+def agreement(found: Agreement) -> Table:
+    return ["", *MEASURES], [[name, *(str(of[measure]) for measure in MEASURES)] for name, of in found.compared.items()]
+
+
+def page(title: str, given: Table, notes: Sequence[str] = (), picture: bytes | None = None) -> str:
+    """A page that stands alone."""
+    said = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return document(
+        escape(title), table(*given), f"<ul>{said}</ul>" if said else "", figure(picture) if picture else ""
+    )

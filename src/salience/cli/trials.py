@@ -90,6 +90,7 @@ def shortcuts(**given: Any) -> None:
     """
     from dataclasses import replace
 
+    from salience.lessons import labels_in
     from salience.shortcuts import KINDS, Shortcut, run
     from salience.views import trials
 
@@ -103,7 +104,7 @@ def shortcuts(**given: Any) -> None:
             bar.stage(f"a shortcut of the kind {kind}")
             found.append(
                 run(
-                    _make(given, train),
+                    _make(given, labels_in(train, given["data"])),
                     train,
                     unseen,
                     Shortcut(kind, (words[0], words[1]), words[2]),
@@ -136,6 +137,7 @@ def roar(**given: Any) -> None:
 
     The tokens that a method names are masked before training, more and more of them, and a new model is trained.
     """
+    from salience.lessons import labels_in
     from salience.retraining import roar as removed
     from salience.views import trials
 
@@ -143,7 +145,7 @@ def roar(**given: Any) -> None:
     count = round(1 / given["step"])
     with _stages(given) as bar:
         found = removed(
-            _make(given, train),
+            _make(given, labels_in(train, given["data"])),
             train,
             unseen,
             given["methods"] or METHODS,
@@ -177,7 +179,7 @@ def simulatability(**given: Any) -> None:
     from salience.retraining import simulatability as simulated
     from salience.views import trials
 
-    train, unseen = _texts(given)
+    train, unseen = _texts(given, labelled=False)
     teacher = load(given["teacher"], device=given["device"])
     methods = dict.fromkeys([None, *(given["methods"] or METHODS), "random"])
     with _stages(given) as bar:
@@ -185,7 +187,7 @@ def simulatability(**given: Any) -> None:
         for method in methods:
             bar.stage(f"students {'without explanations' if method is None else f'shown {method}'}")
             found[method or "none"] = simulated(
-                _make(given, train),
+                _make(given, teacher.labels),
                 teacher,
                 train,
                 unseen,
@@ -219,21 +221,19 @@ def agreement(**given: Any) -> None:
     _show(title, trials.agreement(found), asdict(found), given, [note] if found.between == "runs" else [])
 
 
-def _texts(given: dict[str, Any]) -> "list[list[Example]]":
+def _texts(given: dict[str, Any], *, labelled: bool = True) -> "list[list[Example]]":
     from salience.data import source
     from salience.guards import sampled
     from salience.lessons import examples as read
 
-    columns = {"text": given["text_column"], "label": given["label_column"]}
-    found = [read(source(given[name], **columns)) for name in ("data", "unseen")]
+    text, label = given["text_column"], given["label_column"] if labelled else None
+    found = [read(source(given[name], text=text, label=label)) for name in ("data", "unseen")]
     return [some if given["limit"] is None else sampled(some, given["limit"]) for some in found]
 
 
-def _make(given: dict[str, Any], train: "Sequence[Example]") -> "Make":
-    from salience.lessons import labels_in
+def _make(given: dict[str, Any], labels: Sequence[str] | int) -> "Make":
     from salience.models import load_to_train
 
-    labels = labels_in(train, given["data"])
     return lambda seed: load_to_train(given["model"], labels, seed=seed, device=given["device"])
 
 

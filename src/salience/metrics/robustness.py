@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from salience.errors import BadInput
 from salience.evaluation import Better
 from salience.metrics.agreement import Scores, spearman
 from salience.models.moved import Moved, table
@@ -81,22 +82,25 @@ def input_invariance(model: Model, /, *, seed: int = 0) -> Iterator[Model]:
 
 
 @changing(likeness)
-def parameter_randomisation(model: Model, /, *, seed: int = 0) -> Iterator[Model]:
+def parameter_randomisation(model: Model, /, *, share: float = 1.0, seed: int = 0) -> Iterator[Model]:
     """The rank correlation, either way, with the scores of the same model with its parameters shuffled: |ρ(φ', φ)|.
 
     That model knows nothing; a method whose explanations stay alike does not look at what the model has learnt. Lower
-    is better.
+    is better. With a smaller ``share``, only the parameters nearest to the output are shuffled.
 
     Paper: Adebayo et al. 2018, Sanity Checks for Saliency Maps, arXiv:1810.03292
     """
-    yield randomised(model, seed)
+    if not 0 < share <= 1:
+        raise BadInput(f"share={share} of parameter_randomisation must be above 0 and at most 1")
+    yield randomised(model, share, seed)
 
 
-def randomised(model: Model, seed: int = 0) -> Model:
-    """A copy whose parameters are shuffled, each within itself, so that their sizes stay what they were."""
+def randomised(model: Model, share: float = 1.0, seed: int = 0) -> Model:
+    """A copy with the last share of its parameters shuffled, each within itself, so that their sizes stay the same."""
     copy, dice = deepcopy(model), torch.Generator().manual_seed(seed)
+    parameters = list(copy.module.parameters())
     with torch.no_grad():
-        for p in copy.module.parameters():
+        for p in parameters[-max(1, round(share * len(parameters))) :]:
             p.copy_(p.flatten()[torch.randperm(p.numel(), generator=dice).to(p.device)].view_as(p))
     return copy
 

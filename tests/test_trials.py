@@ -1,0 +1,140 @@
+"""``salience test`` as a user runs it: small models, real trainings, folders and pages."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+import salience
+from salience.cli import run
+from salience.data import source
+from salience.errors import BadInput
+from salience.metrics.agreement import overlap
+from salience.runner import explain_data
+from salience.seeds import agreement
+from shapes import build
+
+WORDS = ("the", "film", "is", "a", "mess", "of", "no", "heart", "and", "plot")
+FAST = ("--epochs", "30", "--batch", "10", "--rate", "0.03", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with texts and a model that is to be trained on them."""
+    folder = tmp_path_factory.mktemp("trials")
+    dice = Random(0)
+    for name in ("train", "test"):
+        lines = ({"text": " ".join(dice.choices(WORDS, k=8)), "label": i % 2} for i in range(40))
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    build("pooled_average").save(folder / "model")
+    return folder
+
+
+def given(place: Path) -> list[str]:
+    return [
+        *("--data", str(place / "train.jsonl"), "--test", str(place / "test.jsonl"), "--model", str(place / "model")),
+        *FAST,
+    ]
+
+
+def test_shortcuts_from_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["test", "shortcuts", *given(place), "--words", "fox,dog,lazy", "--share", "1", "--kind", "token"]
+    page = place / "shortcuts.html"
+    assert run([*asked, "--method", "occlusion", "--json", "--html", str(page)]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["learnt"]["accuracy"] >= 0.95
+    assert found["found"]["occlusion"]["precision"]["mean"] > found["found"]["random"]["precision"]["mean"]
+    assert "used the shortcut after" in page.read_text("utf-8")
+    assert run([*asked, "--words", "fox,dog"]) == 2
+    assert "three words" in capsys.readouterr().err
+    assert run([*asked, "--words", "fox,dog,zyzzyva,"]) == 2
+    assert run([*asked, "--method", "occlusionn"]) == 2
+    assert "occlusion" in capsys.readouterr().err
+    assert run([*asked[:-1], "pair", "--epochs", "1"]) == 2, "an average does not see the order"
+    assert "has not learnt" in capsys.readouterr().err
+
+
+def test_remove_and_retrain_from_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):
+    out, page = place / "roar", place / "roar.html"
+    asked = ["test", "roar", *given(place), "--method", "gradient", "--seeds", "2", "--step", "0.5", "--out", str(out)]
+    assert run([*asked, "--epochs", "2"]) == 0
+    table = capsys.readouterr().out
+    assert "RACU" in table
+    assert "100%" in table
+    assert sorted(f.name for f in out.iterdir()) == [
+        *("gradient-seed-0.json", "gradient-seed-1.json", "random-seed-0.json", "random-seed-1.json")
+    ]
+    assert run([*asked, "--epochs", "2", "--json", "--html", str(page)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["gradient"]["shares"] == [0.0, 0.5, 1.0]
+    assert np.array(found["gradient"]["accuracy"]).shape == (2, 3)
+    assert "<svg" in page.read_text("utf-8")
+    assert run([*asked, "--epochs", "3"]) == 2
+    assert "choose another folder" in capsys.readouterr().err
+
+
+def test_simulatability_from_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):
+    """The labels are the teacher's; the data needs none."""
+    asked = ["test", "simulatability", *given(place), "--teacher", str(place / "model"), "--method", "gradient"]
+    assert run([*asked, "--seeds", "2", "--epochs", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["none", "gradient", "random"]
+    assert all(len(spread["values"]) == 2 for spread in found.values())
+    assert run([*asked, "--seeds", "1", "--epochs", "1"]) == 0
+    assert "gain" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------------ agreement
+
+
+@pytest.fixture(scope="module")
+def runs(place: Path) -> list[Path]:
+    """The same texts, explained with three models that differ in their seed."""
+    made = [place / f"run-{seed}" for seed in range(3)]
+    for seed, out in enumerate(made):
+        build("bert", seed=seed).save(place / f"bert-{seed}")
+        model = str(place / f"bert-{seed}")
+        explain_data(model, source(place / "test.jsonl"), out, ["gradient", "position"], target=1, limit=12, workers=1)
+    return made
+
+
+def test_agreement_by_hand(runs: list[Path]):
+    found = agreement(runs[:2])
+    one, other = (dict(salience.open_run(run).rows()) for run in runs[:2])
+    pairs = [(one[i][0], other[i][0]) for i in one]
+    expected = [spearmanr(a.content, b.content).statistic for a, b in pairs]
+    assert (found.between, found.texts) == ("runs", 12)
+    assert found.compared["gradient"]["spearman"].n == 12
+    assert found.compared["gradient"]["spearman"].mean == pytest.approx(np.mean(expected))
+    tops = [overlap(np.array(a.content), np.array(b.content)) for a, b in pairs]
+    assert found.compared["gradient"]["overlap"].mean == pytest.approx(np.mean(tops))
+    assert found.compared["position"]["kendall"].mean == pytest.approx(1)
+    assert agreement([runs[0], runs[0]]).compared["gradient"]["spearman"].mean == pytest.approx(1)
+    assert set(agreement(runs).compared) == {"gradient", "position"}
+    assert set(agreement(runs[:1]).compared) == {"gradient, position"}
+
+
+def test_agreement_from_the_command_line(runs: list[Path], place: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["test", "agreement", *map(str, runs)]) == 0
+    told = capsys.readouterr().out
+    assert "spearman" in told
+    assert "12 texts are in all runs" in told
+    assert run(["test", "agreement", str(place / "none")]) == 2
+    assert "none" in capsys.readouterr().err
+
+
+def test_runs_that_cannot_be_compared(runs: list[Path], place: Path):
+    other = place / "run-other"
+    explain_data(str(place / "model"), source(place / "test.jsonl"), other, "gradient", limit=4, workers=1)
+    with pytest.raises(BadInput, match="another tokenizer"):
+        agreement([runs[0], other])
+    flipped = place / "run-flipped"
+    explain_data(str(place / "bert-0"), source(place / "test.jsonl"), flipped, "gradient", target=0, limit=4, workers=1)
+    assert agreement([runs[0], flipped]).compared["gradient"]["spearman"].n == 0, "explanations of different labels"
+    with pytest.raises(BadInput, match="one method alone"):
+        agreement([other])
+    with pytest.raises(BadInput, match="name a run"):
+        agreement([])

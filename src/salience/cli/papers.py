@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,22 +112,26 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
         "salience paper layer_saliency --data sst2=test.jsonl --out out",
         "salience paper layer_saliency --data sst2=test.jsonl --rationale-column token_sentiment --spans sentiments "
         "--label-column label --size full --out out",
+        "salience paper layer_saliency --model my-model --head fit --data mine=test.jsonl --out out",
     ),
 )
 @_comparing
+@click.option("--head", metavar="HEAD", help="Of a language model: a checkpoint, a file, or `fit`.  [default: its own]")
 def layer_saliency(model: Model, **given: Any) -> None:
     """Decoded layer saliency: every layer against other methods."""
     from salience.papers import reports
     from salience.papers.layer_saliency import SIZES, run
 
-    found = _measured(model, given, SIZES, run)
-    for one in found:
+    found: list[Any] = []
+    for one in _measured(model, given, SIZES, partial(run, head=given["head"])):
+        found.append(one)
+        facts = [
+            _facts(each.comparison) | {"chosen": each.chosen, "coherence": list(map(asdict, each.coherence))}
+            for each in found
+        ]
+        _write(given["out"], {"result.json": json.dumps(facts, indent=1), "report.html": reports.layer_saliency(found)})
         table(one.comparison.found)
         click.echo(f"layer_saliency chooses layer {one.chosen} by itself")
-    facts = [
-        _facts(one.comparison) | {"chosen": one.chosen, "coherence": list(map(asdict, one.coherence))} for one in found
-    ]
-    _write(given["out"], {"result.json": json.dumps(facts, indent=1), "report.html": reports.layer_saliency(found)})
     _told(given)
 
 
@@ -137,24 +142,27 @@ def elephant(model: Model, **given: Any) -> None:
     from salience.papers import reports
     from salience.papers.elephant import SIZES, answer, run
 
-    found = _measured(model, given, SIZES, run)
-    for one in found:
+    found: list[Any] = []
+    for one in _measured(model, given, SIZES, run):
+        found.append(one)
+        facts = json.dumps([_facts(each) for each in found], indent=1)
+        _write(given["out"], {"result.json": facts, "report.html": reports.elephant(found)})
         table(one.found)
         for sentence in answer(one.found):
             click.echo(f"• {sentence}")
-    facts = json.dumps([_facts(one) for one in found], indent=1)
-    _write(given["out"], {"result.json": facts, "report.html": reports.elephant(found)})
     _told(given)
 
 
-def _measured(model: Model, given: dict[str, Any], sizes: dict[str, int], run: Callable[..., Any]) -> list[Any]:
-    """What a paper's protocol finds on each data set."""
+def _measured(model: Model, given: dict[str, Any], sizes: dict[str, int], run: Callable[..., Any]) -> Iterator[Any]:
+    """What a paper's protocol finds on each data set, as it is done."""
     from salience.models import load
     from salience.views.progress import counted
 
     loaded = load(model.model, **model.options)
-    with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
-        return [run(loaded, name, some, report=report) for name, some in _sets(given, sizes)]
+    for name, some in _sets(given, sizes):
+        with counted(name, sys.stderr.isatty() and not given["quiet"]) as report:
+            found = run(loaded, name, some, report=report)
+        yield found
 
 
 def _sets(given: dict[str, Any], sizes: dict[str, int]) -> "list[tuple[str, list[Example]]]":

@@ -18,7 +18,7 @@ SALIENCY = ("gradient", "input_x_gradient", "integrated_gradients", "lrp", "occl
 METRICS = ("comprehensiveness", "sufficiency", "hiding_area", "decision_flip", "loo_spearman")
 PLAUSIBLE = ("token_f1", "average_precision")
 
-SIZES = {"quick": 60, "full": 1000}
+SIZES = {"quick": 60, "full": 500}
 """Texts of each data set."""
 
 

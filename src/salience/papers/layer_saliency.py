@@ -9,8 +9,9 @@ Paper: Hou & Castanon 2023, Decoding Layer Saliency in Language Transformers, ar
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from salience.explainer import explain
 from salience.lessons import Example
-from salience.methods.layers import Coherence, coherence
+from salience.methods.layers import Coherence, coherence, fit_head
 from salience.papers.compared import Comparison, compared
 from salience.types import Model
 
@@ -27,7 +28,10 @@ METHODS = (
 METRICS = ("hiding_area", "revealing_area", "deletion_area", "comprehensiveness", "sufficiency")
 PLAUSIBLE = ("token_f1", "average_precision")
 
-SIZES = {"quick": 60, "full": 1000}
+FIT = "fit"
+"""In place of a head: fit one."""
+
+SIZES = {"quick": 60, "full": 500}
 """Texts of each data set."""
 
 
@@ -47,14 +51,18 @@ def run(
     given: Sequence[Example],
     *,
     decode: str = "restricted",
+    head: str | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """The table of one data set. ``decode`` is that of :func:`salience.methods.layers.layer_saliency`."""
-    from salience.explainer import explain
+    """The table of one data set. ``decode`` and ``head`` are those of :func:`salience.methods.layers.layer_saliency`.
 
+    With the head ``fit``, one is fitted on the texts themselves, which needs no labels.
+    """
+    texts = [e.text for e in given]
+    lm = fit_head(model, texts) if head == FIT else head
     metrics = (*METRICS, *(PLAUSIBLE if any(e.rationale for e in given) else ()))
-    settings = {"layer_saliency.layer": "all", "layer_saliency.decode": decode}
+    settings = {"layer_saliency.layer": "all", "layer_saliency.decode": decode, "layer_saliency.head": lm}
     found = compared(model, data, given, METHODS, metrics, report=report, **settings)
-    curve = coherence(model, [e.text for e in given])
-    (one,) = explain(model, given[0].text, "layer_saliency", decode=decode)
+    curve = coherence(model, texts, head=lm)
+    (one,) = explain(model, texts[0], "layer_saliency", decode=decode, head=lm)
     return Result(found, tuple(curve), int(one.settings["layer"]))

@@ -25,7 +25,7 @@ from salience.lessons import Example, examples
 from salience.metrics.faithfulness import comprehensiveness
 from salience.models import sample_file
 from salience.passes import forward
-from salience.stats import Resampled, holm
+from salience.stats import Difference, Resampled, holm
 from salience.types import Encoded, Targets
 from salience.verdict import verdict
 from salience.views import evaluation as views
@@ -120,7 +120,139 @@ def test_the_answer_says_what_the_table_says(found: salience.evaluation.Evaluati
     assert "n = 12" in advice
     assert any("people have marked" in s for s in said)
     few = evaluate(salience.load(), ["A bore.", "Fine."], "gradient", metrics=["comprehensiveness"])
-    assert any("believe none of them yet" in s for s in verdict(few)) or any(" use gradient" in s for s in verdict(few))
+    assert any("believe none of them yet" in s for s in verdict(few)), "two texts prove nothing"
+    alone = evaluate(salience.load(), "A dreadful bore.", "occlusion", metrics=["comprehensiveness"])
+    assert alone.texts == 1
+    assert not alone.cells["occlusion", "comprehensiveness"].beats_random
+
+
+def test_few_texts_prove_nothing_and_many_may():
+    """By sign flips the p-value of n pairs is at least 2 ** (1 − n), however narrow the interval."""
+    dice = np.random.default_rng(0)
+    for n, least in ((1, 0.99), (2, 0.4), (4, 0.1)):
+        found = Resampled.of(np.stack([1 + dice.random(n), np.zeros(n)], 1)).difference(0, 1)
+        assert found.p > least
+        assert not found.clear
+    wrong = sum(
+        Resampled.of(np.stack([dice.normal(size=6), np.zeros(6)], 1), draws=999).difference(0, 1).clear
+        for _ in range(200)
+    )
+    assert wrong <= 20, "about one in twenty where there is no difference"
+    assert Resampled.of(np.stack([1 + dice.random(20), np.zeros(20)], 1)).difference(0, 1).clear
+
+
+def test_differences_are_of_texts_that_have_both_numbers():
+    values = np.array([[5.0, 4.0], [6.0, 5.0], [7.0, 6.0], [100.0, np.nan], [np.nan, -100.0]])
+    found = Resampled.of(values).difference(0, 1)
+    assert (found.mean, found.low, found.high, found.pairs) == (1, 1, 1, 3)
+
+
+def test_the_method_that_is_among_the_best_is_advised(found: salience.evaluation.Evaluation):
+    """One that beats random everywhere by little does not win over one that is far ahead."""
+    names = ("comprehensiveness", "sufficiency", "log_odds")
+
+    def cell(method: str, metric: str, ahead: bool, best: bool) -> salience.evaluation.Cell:
+        before = found.cells["gradient", metric]
+        far = Difference(-1.0, -1.1, -0.9, 0.001, 12)
+        return replace(before, method=method, beats_random=ahead, against_best=None if best else far)
+
+    cells = {("gradient", m): cell("gradient", m, True, False) for m in names}
+    better = {"comprehensiveness": 2.0, "sufficiency": -2.0, "log_odds": -9.0}
+    for m in names:
+        made = cell("occlusion", m, m != "log_odds", True)
+        cells["occlusion", m] = replace(made, estimate=replace(made.estimate, mean=better[m]))
+    told = replace(
+        found,
+        metrics=names,
+        methods=("gradient", "occlusion", *CONTROLS),
+        cells=cells | {(c, m): found.cells[c, m] for c in CONTROLS for m in names},
+    )
+    assert " use occlusion" in verdict(told)[0]
+
+
+def test_a_token_that_reads_like_another_is_measured_as_itself():
+    """Of a language model, 'a' and ' a' are two tokens; going through the name would take the one for the other."""
+    model = build("gpt2_lm")
+    texts = ["the film is", "no heart and"]
+    unlike = [i for i in range(len(model.labels)) if _resolved(model, model.label(i)) not in (i, None)]
+    given = evaluate(model, texts, "gradient", target=unlike[0], metrics=["comprehensiveness"])
+    batch = model.batch(model.encode(texts))
+    target = Targets(torch.tensor([unlike[0]] * 2), None, "probability", model.link)
+    scores = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(e.scores) for e in salience.explain(model, texts, "gradient", target=unlike[0])], batch_first=True
+    )
+    by_hand = comprehensiveness(model, batch, scores, target).tolist()
+    assert list(given.cells["gradient", "comprehensiveness"].values) == pytest.approx(by_hand, abs=1e-6)
+
+
+def _resolved(model: salience.types.Model, name: str) -> int | None:
+    try:
+        return model.resolve(name)
+    except BadInput:
+        return None
+
+
+def test_pairs_are_measured_as_pairs(tmp_path: Path):
+    model = build("bert")
+    pairs = [("a fine film", "no heart"), ("the plot", "a mess of a movie")]
+    made = salience.explain(model, pairs, "gradient")
+    rows = [e.to_dict() for e in made]
+    texts, explained = by_method(model, rows)
+    assert texts == pairs
+    assert [e.tokens for e in explained["gradient"]] == [e.tokens for e in made]
+    for theirs, ours in zip(explained["gradient"], made, strict=True):
+        assert theirs.content == pytest.approx(ours.content)
+
+
+def test_what_is_there_is_not_made_again_under_its_name():
+    model = salience.load()
+    there = {"gradient": salience.explain(model, ["A bore."], "gradient")}
+    with pytest.raises(BadInput, match="is there already"):
+        evaluate(model, ["A bore."], "gradient", explained=there)
+    with pytest.raises(BadInput, match="leave out the target"):
+        evaluate(model, ["A bore."], (), explained=there, target="positive")
+    against = {"theirs": salience.explain(model, ["A bore."], "gradient", target="negative", against="positive")}
+    with pytest.raises(BadInput, match="explained against"):
+        evaluate(model, ["A bore."], (), explained=against)
+    drawn = {**there, "random": salience.explain(model, ["A bore."], "random", seed=7)}
+    assert evaluate(model, ["A bore."], (), explained=drawn).methods == ("gradient", *CONTROLS)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"comprehensiveness.shares": 0.2}, "a list"),
+        ({"comprehensiveness.shares": [20]}, "at most 1"),
+        ({"comprehensiveness.erase": "delete"}, "erase"),
+        ({"deletion_area.points": 1}, "at least 2"),
+        ({"infidelity.samples": "abc"}, "whole number"),
+        ({"infidelity.samples": 0}, "at least 1"),
+        ({"log_odds.shares": [0.1]}, "not measured"),
+        ({"max_sensitivity.samples": 0}, "at least 1"),
+    ],
+)
+def test_settings_of_metrics_are_checked(setting: dict[str, Any], message: str):
+    measured_ones = ["comprehensiveness", "deletion_area", "infidelity", "max_sensitivity"]
+    with pytest.raises(BadInput, match=message):
+        evaluate(salience.load(), ["A bore."], "gradient", metrics=measured_ones, **setting)
+
+
+def test_a_regression_decides_nothing():
+    with pytest.raises(BadInput, match="hiding_area is of decisions"):
+        evaluate(build("bert_regression"), list(TEXTS), "gradient", metrics=["hiding_area"])
+
+
+def test_occlusion_of_windows_is_held_against_leaving_one_out():
+    found = evaluate(salience.load(), ["A dreadful bore of a film."], "occlusion", metrics=["loo_spearman"])
+    assert found.cells["occlusion", "loo_spearman"].estimate.n == 0
+    wide = evaluate(
+        salience.load(),
+        ["A dreadful bore of a film."],
+        "occlusion",
+        metrics=["loo_spearman"],
+        **{"occlusion.window": 3},
+    )
+    assert wide.cells["occlusion", "loo_spearman"].estimate.n == 1
 
 
 def test_views(found: salience.evaluation.Evaluation):
@@ -187,7 +319,7 @@ def test_scores_that_do_not_fit():
     wrong = {
         "explains another text": [right[1], right[0]],
         "explains 1 texts of 2": right[:1],
-        "not numbers": [replace(right[0], scores=(float("nan"),) * len(right[0].scores)), right[1]],
+        "NaN": [replace(right[0], scores=(float("nan"),) * len(right[0].scores)), right[1]],
         "scores for": [replace(right[0], scores=right[0].scores[:-1]), right[1]],
         "another tokenizer": [replace(right[0], tokens=("x",) * len(right[0].tokens)), right[1]],
     }
@@ -236,7 +368,7 @@ def test_explanations_made_elsewhere_are_measured(tmp_path: Path, capsys: pytest
     bad = {
         "neither offsets nor tokens": {"text": "a", "scores": [1]},
         "2 scores for 1 tokens": {"text": "a", "tokens": ["a"], "scores": [1, 2]},
-        "list of numbers": {"text": "a", "tokens": ["a"], "scores": ["x"]},
+        "finite numbers": {"text": "a", "tokens": ["a"], "scores": ["x"]},
         "outside its text": {"text": "a", "offsets": [[0, 9]], "scores": [1]},
         "not empty": {"text": " ", "tokens": [], "scores": []},
     }
@@ -304,6 +436,61 @@ def test_captum_tensors_are_measured():
         from_captum(model, "A bore.", theirs)
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens", "pieces"),
+    [
+        ("Café so good", ["cafe", "so", "good"], ["Café", "so", "good"]),
+        ("a 東 fine film", ["[CLS]", "a", "[UNK]", "fine", "film", "[SEP]"], ["", "a", "東", "fine", "film", ""]),
+        ("İstanbul is fine", ["istanbul", "is", "fine"], ["İstanbul", "is", "fine"]),
+        ("so unfair!", ["▁so", "▁un", "fair", "!"], ["so", "un", "fair", "!"]),
+        ("end 東京", ["end", "[UNK]"], ["end", "東京"]),
+    ],
+)
+def test_tokens_are_found_whatever_case_accents_and_unknown_ones(text: str, tokens: list[str], pieces: list[str]):
+    assert [text[a:b] for a, b in located(text, tokens)] == pieces
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('["a", "list"]', "row 2 is of the type list"),
+        ('{"text": "A bore.", "scores": [1], "offsets": [0, 1]}', "offsets must be a list of"),
+        ('{"text": "A bore.", "scores": [1], "offsets": [[0, "x"]]}', "offsets must be a list of"),
+        ('{"text": "A bore.", "scores": [1], "offsets": [[0, 99]]}', "outside its text of 7"),
+        ('{"text": "A bore.", "scores": [1, 2], "tokens": [1, 2]}', "tokens must be a list of texts"),
+        ('{"text": "A bore.", "scores": [NaN], "tokens": ["A"]}', "NaN is none"),
+        ('{"text": "A bore.", "scores": [1, 2], "tokens": ["A"]}', "2 scores for 1 tokens"),
+        ('{"text": "A bore.", "scores": [1], "tokens": ["A"], "target": [1]}', "a label's name or number"),
+        ('{"text": "A bore.", "scores": [1], "tokens": ["A"], "target": "grim"}', "row 2: unknown label"),
+        ("{", "line 3 of"),
+    ],
+)
+def test_explanations_that_cannot_be_read(line: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text(f'{{"text": "Fine\u2028film.", "scores": [1], "tokens": ["Fine"]}}\n\n{line}\n', "utf-8")
+    assert run(["evaluate", "--explanations", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "theirs.jsonl" in told
+
+
+def test_files_of_explanations_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    (tmp_path / "latin.jsonl").write_bytes('{"text": "café"}'.encode("latin-1"))
+    for name in ("empty.jsonl", "broken.parquet", "latin.jsonl", "none.jsonl", tmp_path.name):
+        place = tmp_path if name == tmp_path.name else tmp_path / name
+        assert run(["evaluate", "--explanations", str(place)]) == 2
+        assert name in capsys.readouterr().err
+    rows = [
+        {"text": t, "method": m, "scores": [1], "tokens": [t[:4]]} for m in ("a", "b") for t in ("Fine film.", "Dull.")
+    ]
+    (tmp_path / "two.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert run(["evaluate", "--explanations", str(tmp_path / "two.jsonl"), "--limit", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["texts"], found["methods"][:2]) == (1, ["a", "b"]), "a limit is of texts, not of rows"
+
+
 # ------------------------------------------------------------------------------------------------------ the command
 
 
@@ -317,7 +504,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "<svg" in page.read_text()
     assert table.read_text().startswith("method,metric")
     assert run([*asked, "--html", str(tmp_path / "no" / "page.html")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     assert run([*asked, "--set", "seed=3"]) == 2
     assert "METHOD.seed" in capsys.readouterr().err
     assert run([*asked, "--erase", "burn"]) == 2

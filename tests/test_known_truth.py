@@ -14,7 +14,7 @@ from salience.evaluator import evaluate
 from salience.explainer import explain
 from salience.guards import accuracy
 from salience.lessons import Example
-from salience.metrics.robustness import likeness, max_sensitivity, randomised
+from salience.metrics.robustness import distance, likeness, max_sensitivity, randomised
 from salience.retraining import Curve, racu, roar, simulatability
 from salience.shortcuts import KINDS, Shortcut, inserted, learnt, planted, pointed, run
 from salience.train import Recipe, fit
@@ -57,6 +57,10 @@ def test_what_is_planted_decides(kind: str):
             assert len(present) == (0 if kind == "token" else 1), "one word alone tells nothing"
     held = [Example("a", f"The {shortcut.words[0].title()}, a film", 0), *texts(3)]
     assert len(planted(held, shortcut)) == 3, "a text that holds one of the words by itself is left out"
+    loud = Shortcut(kind, words=("PARIS", "London"))
+    assert len(planted([Example("a", "i love paris", 0), *texts(3)], loud)) == 3, "whatever its case"
+    with pytest.raises(BadInput, match="three different words"):
+        Shortcut(kind, words=("new york", "london"))
 
 
 def test_words_are_inserted_in_order_between_others():
@@ -80,7 +84,7 @@ def test_a_method_that_looks_finds_it_and_one_that_does_not_does_not():
     assert 0.3 < found["random"].rank.mean < 0.7
     with pytest.raises(BadModel, match="has not learnt"):
         pointed(build("pooled_average"), given, KNOWN, "occlusion")
-    with pytest.raises(BadInput, match="no text has a planted"):
+    with pytest.raises(BadInput, match="0 texts have a planted"):
         pointed(model, texts(), KNOWN, "occlusion")
 
 
@@ -176,6 +180,8 @@ def test_methods_that_look_at_the_model_change_with_it():
     found = evaluate(model, TEXTS, "gradient", metrics=["parameter_randomisation"])
     assert found.cells["position", "parameter_randomisation"].values[1] == pytest.approx(1)
     assert found.cells["gradient", "parameter_randomisation"].estimate.mean < 0.9
+    assert np.isnan(distance(np.zeros(2), np.ones(2)))
+    assert distance(np.zeros(2), np.zeros(2)) == 0
     assert likeness(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(1)
 
 
@@ -239,6 +245,7 @@ def test_racu_by_hand():
     shares = (0.0, 0.5, 1.0)
     chance, random = Curve(shares, ((0.9, 0.5, 0.5),)), Curve(shares, ((0.9, 0.7, 0.5),))
     assert racu(random, random) == 0
+    assert np.isnan(racu(random, Curve(shares, ((0.5, 0.52, 0.55),)))), "nothing is lost to begin with"
     # between the curves: a triangle of height .2 over 0 to 1; above the end: .4 over .5, then .2 over .5 and down
     assert racu(chance, random) == pytest.approx(0.1 / (0.15 + 0.05))
     with pytest.raises(BadInput, match="same shares"):

@@ -87,6 +87,20 @@ def test_simulatability_from_the_command_line(place: Path, capsys: pytest.Captur
     assert "gain" in capsys.readouterr().out
 
 
+def test_what_would_tell_nothing_is_refused(place: Path, capsys: pytest.CaptureFixture[str]):
+    data = ["--data", str(place / "train.jsonl"), "--test", str(place / "test.jsonl"), "--quiet"]
+    for asked, message in (
+        (["roar", "--model", "sentiment"], "is a classifier already"),
+        (["simulatability", "--model", "sentiment", "--teacher", "sentiment"], "is a classifier already"),
+        (["simulatability", "--model", "sentiment_bilstm", "--teacher", "sentiment"], "other tokens"),
+        (["roar", "--epochs", "0"], "epochs=0"),
+        (["roar", "--html", str(place / "no" / "page.html")], "does not exist"),
+        (["shortcuts", "--method", "gradiant", "--kind", "token"], "gradient"),
+    ):
+        assert run(["test", asked[0], *data, *asked[1:]]) == 2
+        assert message in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------------------ agreement
 
 
@@ -133,7 +147,8 @@ def test_runs_that_cannot_be_compared(runs: list[Path], place: Path):
         agreement([runs[0], other])
     flipped = place / "run-flipped"
     explain_data(str(place / "bert-0"), source(place / "test.jsonl"), flipped, "gradient", target=0, limit=4, workers=1)
-    assert agreement([runs[0], flipped]).compared["gradient"]["spearman"].n == 0, "explanations of different labels"
+    with pytest.raises(BadInput, match="the same label"):
+        agreement([runs[0], flipped])
     with pytest.raises(BadInput, match="one method alone"):
         agreement([other])
     with pytest.raises(BadInput, match="name a run"):

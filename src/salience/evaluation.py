@@ -60,7 +60,8 @@ class Evaluation:
     def ahead(self, one: str, other: str, metric: str) -> bool:
         """Whether the mean of the one is better than that of the other."""
         a, b = self.cells[one, metric], self.cells[other, metric]
-        return (a.estimate.mean > b.estimate.mean) == (a.better == "higher") and a.estimate.mean != b.estimate.mean
+        lead = a.estimate.mean - b.estimate.mean
+        return lead > 0 if a.better == "higher" else lead < 0
 
     def best(self, metric: str) -> str:
         """The method with the best mean, controls left out."""

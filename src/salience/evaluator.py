@@ -17,12 +17,13 @@ from salience.errors import BadInput, choose
 from salience.evaluation import CONTROLS, Cell, Evaluation, best_of
 from salience.explainer import AnyMethod, Asked, each_layer, explain_all, listed, prepare, scale
 from salience.explanation import Explanation
+from salience.foreign import text_of
 from salience.lessons import Example, examples, marked, read
 from salience.metrics.agreement import kendall, spearman
 from salience.metrics.erasing import Erasing, Measured, measured
 from salience.metrics.robustness import Changing
 from salience.runs import open_run
-from salience.settings import settings_of
+from salience.settings import described, fits, settings_of
 from salience.stats import Estimate, Resampled, holm
 from salience.types import Encoded, Kind, Model, Target, Targets, Text
 from salience.work import columns, digest
@@ -34,6 +35,9 @@ PLAUSIBLE = ("token_f1", "average_precision")
 
 UNDECIDED = ("comprehensiveness", "sufficiency", "loo_spearman")
 """Of a regression, which decides nothing."""
+
+DECIDING = ("hiding_area", "revealing_area", "decision_flip", "log_odds")
+"""Not of a regression."""
 
 LEAVE_ONE_OUT = "occlusion"
 DOUBT = 0.05
@@ -67,15 +71,20 @@ def evaluate(
 
     >>> evaluate(model, ["A fine film.", "A bore."], ["gradient", "attention"])          # doctest: +SKIP
     """
-    given, before = _given(data), dict(explained or {})
+    given, before = _given(data), {name: found for name, found in (explained or {}).items() if name not in CONTROLS}
     real = [m for m in listed(method) if m not in CONTROLS]
     if not real and not before:
         raise BadInput(f"{', '.join(CONTROLS)} are always measured; name a method to hold against them")
-    encoded, wanted = read(model, given), _wanted(model, given, metrics, again=bool(real))
+    wanted = _wanted(model, given, metrics, again=bool(real))
+    own, others = _parted(settings, wanted)
+    asked = each_layer(model, prepare([*real, *CONTROLS], others))
+    if before and target is not None:
+        raise BadInput(f"explanations that are there are of their own labels; leave out the target {target!r}")
+    if twice := before.keys() & columns(asked):
+        raise BadInput(f"{', '.join(twice)} is there already, and would be made again; leave out the method")
+    encoded = read(model, given)
     _check(given, encoded, before)
-    own = {key: value for key, value in settings.items() if key.partition(".")[0] in _metrics.ASPECTS}
-    asked = each_layer(model, prepare([*real, *CONTROLS], {k: v for k, v in settings.items() if k not in own}))
-    labels = [e.target.label for e in next(iter(before.values()))] if before else [target] * len(given)
+    labels = [_column(model, e) for e in next(iter(before.values()))] if before else [target] * len(given)
     made = _explained(model, encoded, asked, [Target(label, kind=kind) for label in labels], report)
     judged = _Judged(model, given, encoded, before | made, asked, erase or usual(model), own)
     values, curves = judged.measured(wanted, report or (lambda *_: None))
@@ -93,12 +102,49 @@ def _wanted(model: Model, given: Sequence[Example], metrics: Sequence[str] | Non
             f"{wanted.marking[0].__name__} needs rationales, and no text has one; name the column that holds what "
             "people have marked"
         )
+    if model.link == "identity" and (deciding := [m for m in metrics if m in DECIDING]):
+        raise BadInput(
+            f"{deciding[0]} is of decisions or probabilities, and a regression model gives neither; leave it out"
+        )
     if wanted.changing and not again:
         raise BadInput(
             f"{wanted.changing[0].__name__} explains texts again, which only a method can; name the method that made "
             "these explanations"
         )
     return tuple(dict.fromkeys(metrics))
+
+
+def _parted(settings: Mapping[str, Any], wanted: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Settings of the wanted metrics, by metric, and those of methods; checked before anything runs."""
+    by_name: dict[str, Callable[..., Any]] = {m.__name__: m for m in _metrics.EVERY}
+    own: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        metric, _, name = key.partition(".")
+        if metric not in by_name:
+            continue
+        if metric not in wanted:
+            raise BadInput(
+                f"{key} is a setting of {metric}, which is not measured; name it as a metric, or leave it out"
+            )
+        known = {k: p.annotation for k, p in settings_of(by_name[metric]).items() if k != "erase"}
+        hint = known[choose(name, known, f"setting of {metric}")]
+        if not fits(value, hint):
+            raise BadInput(f"{key} takes {described(hint)}, not {value!r}")
+        own.setdefault(metric, {})[name] = value
+    return own, {key: value for key, value in settings.items() if key.partition(".")[0] not in own}
+
+
+def _column(model: Model, e: Explanation) -> int:
+    """Which of the model's outputs is explained."""
+    if e.target.column is not None:
+        return e.target.column
+    column = model.resolve(e.target.label)
+    if model.label(column) != e.target.label:
+        raise BadInput(
+            f"which token {e.target.label!r} is cannot be told from its name, as {model.name} has several that read "
+            "so; explain again and evaluate in one go"
+        )
+    return column
 
 
 def _explained(
@@ -116,6 +162,8 @@ def _explained(
 def _given(data: Source | Sequence[Example] | Sequence[Text]) -> list[Example]:
     if isinstance(data, Source):
         return examples(data)
+    if isinstance(data, str):
+        data = [data]
     given = [e if isinstance(e, Example) else Example(str(i), e) for i, e in enumerate(data)]
     if not given:
         raise BadInput("there are no texts to evaluate on")
@@ -138,7 +186,7 @@ def stored(
     rows = dict(opened.rows())
     if not rows:
         raise BadInput(f"{run} holds no explanation yet; explain its data to the end first")
-    texts = [Example(name, row[0].text) for name, row in rows.items()] if given is None else list(given)
+    texts = [Example(name, text_of(row[0])) for name, row in rows.items()] if given is None else list(given)
     if missing := [e.id for e in texts if e.id not in rows]:
         raise BadInput(f"{run} does not explain {len(missing)} of {len(texts)} texts, the first of them {missing[0]!r}")
     return texts, {name: [rows[e.id][i] for e in texts] for i, name in enumerate(opened.methods)}
@@ -155,8 +203,8 @@ class _Judged:
     asked: Sequence[Asked]
     """The methods by which texts can be explained again."""
     erase: Erasure
-    settings: Mapping[str, Any]
-    """Of metrics, as ``metric.setting``."""
+    settings: Mapping[str, Mapping[str, Any]]
+    """Of metrics, by their names."""
 
     def measured(
         self, wanted: tuple[str, ...], report: Report
@@ -193,18 +241,12 @@ class _Judged:
         chosen = [(m, self._settings(m)) for m in erasing]
         return measured(self.model, batch, scores, self._target(rows), chosen, erase=self.erase)
 
-    def _settings(self, metric: Callable[..., Any]) -> dict[str, Any]:
-        """Those of one metric, checked."""
-        name, known = metric.__name__, settings_of(metric)
-        own = {k.partition(".")[2]: v for k, v in self.settings.items() if k.partition(".")[0] == name}
-        for key in own:
-            choose(key, known, f"setting of {name}")
-        return own
+    def _settings(self, metric: Callable[..., Any]) -> Mapping[str, Any]:
+        return self.settings.get(metric.__name__, {})
 
     def _target(self, rows: Sequence[int]) -> Targets:
-        first = next(iter(self.explained.values()))
         device = self.model.words.weight.device
-        labels = torch.tensor([self.model.resolve(first[i].target.label) for i in rows], device=device)
+        labels = torch.tensor([_column(self.model, self.explained[CONTROLS[0]][i]) for i in rows], device=device)
         return Targets(labels, None, self.kind, self.model.link)
 
     @property
@@ -222,13 +264,19 @@ class _Judged:
         for place, i in enumerate(rows):
             truth = np.array(found[place].content)
             for column, explanations in enumerate(self.explained.values()):
-                if explanations[i].method != LEAVE_ONE_OUT:
+                if not self._leaves_one_out(explanations[i]):
                     for name in correlations.keys() & values.keys():
                         values[name][i, column] = correlations[name](np.array(explanations[i].content), truth)
 
+    def _leaves_one_out(self, e: Explanation) -> bool:
+        """Whether it is what it would be held against."""
+        usual_ones = {"window": 1, "unit": "token"}
+        same = all(e.settings.get(name) == value for name, value in usual_ones.items())
+        return e.method == LEAVE_ONE_OUT and same and e.settings.get("erase") in (None, self.erase)
+
     def _changed(self, metric: Changing, values: np.ndarray, report: Report) -> None:
         """Explanations of changed models, held against those of the model itself."""
-        targets = [Target(e.target.label, kind=scale(e.target.kind)) for e in self.explained[CONTROLS[0]]]
+        targets = [Target(e.target.column, kind=scale(e.target.kind)) for e in self.explained[CONTROLS[0]]]
         for model in metric(self.model, **self._settings(metric)):
             again = _explained(model, self.encoded, self.asked, targets, report)
             for column, (name, before) in enumerate(self.explained.items()):
@@ -267,6 +315,11 @@ def _check(
                 f"the explanations of {example.id!r} are of different labels, {' and '.join(sorted(labels))}; only "
                 "those of one label can be compared"
             )
+        if against := [e.target.against for e in row if e.target.against is not None]:
+            raise BadInput(
+                f"{example.id!r} is explained against {against[0]!r}, and metrics read the probability of one label; "
+                "explain that label alone"
+            )
 
 
 def _fits(name: str, example: Example, seen: Encoded, e: Explanation) -> None:
@@ -281,9 +334,11 @@ def _fits(name: str, example: Example, seen: Encoded, e: Explanation) -> None:
             f"and those of this model {' '.join(seen.tokens[:6])!r}; evaluate with the model that was explained"
         )
     if len(e.scores) != len(e.tokens):
-        raise BadInput(f"{name} of {example.id!r} has {len(e.scores)} scores for {len(e.tokens)} tokens")
+        raise BadInput(
+            f"{name} of {example.id!r} has {len(e.scores)} scores for {len(e.tokens)} tokens; explain this text again"
+        )
     if not np.isfinite(e.scores).all():
-        raise BadInput(f"{name} of {example.id!r} has scores that are not numbers; explain this text again")
+        raise BadInput(f"{name} of {example.id!r} has scores that are NaN or infinite; explain this text again")
 
 
 def _padded(rows: Sequence[Sequence[float]], device: torch.device) -> Tensor:

@@ -300,7 +300,8 @@ def _finite(scores: Tensor, asked: Asked, model: Model) -> Tensor:
 
 def _named(model: Model, target: Targets, row: int) -> ExplainedTarget:
     against = None if target.against is None else model.label(int(target.against[row]))
-    return ExplainedTarget(model.label(int(target.labels[row])), against, target.kind)
+    column = int(target.labels[row])
+    return ExplainedTarget(model.label(column), against, target.kind, column)
 
 
 def _probabilities(model: Model, row: Tensor, target: Targets, index: int) -> dict[str, float]:

@@ -30,6 +30,8 @@ class ExplainedTarget:
     label: str
     against: str | None
     kind: str
+    column: int | None = field(default=None, compare=False, repr=False)
+    """Of the model's output, for which a name may be ambiguous: several tokens can read alike. Not stored."""
 
 
 @dataclass(frozen=True, slots=True)

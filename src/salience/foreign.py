@@ -6,13 +6,16 @@ for, and a token of ours gets what falls on its own. Sums are kept, and any toke
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from unicodedata import combining, normalize
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load
 
@@ -20,7 +23,7 @@ from salience.errors import BadInput
 from salience.explainer import explain_all, prepare
 from salience.explanation import Explanation
 from salience.passes import forward
-from salience.types import Encoded, Model, Target
+from salience.types import Encoded, Model, Target, Text
 from salience.words import Span
 
 
@@ -45,31 +48,52 @@ def carried(offsets: Sequence[Span], scores: Sequence[float], onto: Encoded) -> 
 def located(text: str, tokens: Sequence[str]) -> list[Span]:
     """Where each token stands in the text, one after the other; marks of tokenizers (##, ▁, Ġ) are no part of it.
 
-    A token that is not found, such as a special one, has an empty span.
+    Case and accents do not count. Tokens that are not found, such as an unknown one, share what lies between their
+    neighbours; if nothing does, as beside a special one, their span is empty.
 
     >>> located("so unfair", ["[CLS]", "so", "un", "##fair"])
     [(0, 0), (0, 2), (3, 5), (5, 9)]
+    >>> located("Café 東 noir", ["cafe", "[UNK]", "noir"])
+    [(0, 4), (5, 6), (7, 11)]
     """
+    folded, origin = _folded(text)
     found: list[Span] = []
-    at, low = 0, text.lower()
+    at, lost = 0, 0
     for token in tokens:
-        bare = token.removeprefix("##").lstrip("▁Ġ ").removesuffix("</w>").strip().lower()
-        start = low.find(bare, at) if bare else -1
+        bare, _ = _folded(token.removeprefix("##").lstrip("▁Ġ ").removesuffix("</w>").strip())
+        start = folded.find(bare, at) if bare else -1
         # Tokens follow each other but for white space; one that is far away is another word of the same letters.
-        if start < 0 or text[at:start].strip():
-            found.append((at, at))
+        if start < 0 or (not lost and folded[at:start].strip()):
+            found.append((origin[at], origin[at]))
+            lost += 1
             continue
-        at = start + len(bare)
-        found.append((start, at))
+        gap = _stripped(text, origin[at], origin[start])
+        found[len(found) - lost :] = [gap] * lost
+        at, lost = start + len(bare), 0
+        found.append((origin[start], origin[at - 1] + 1))
+    found[len(found) - lost :] = [_stripped(text, origin[at], len(text))] * lost
     return found
+
+
+def _folded(text: str) -> tuple[str, list[int]]:
+    """Without case and accents, and the place in the text of each character, and of the end."""
+    pieces = ["".join(c for c in normalize("NFKD", one).casefold() if not combining(c)) for one in text]
+    return "".join(pieces), [*(i for i, piece in enumerate(pieces) for _ in piece), len(text)]
+
+
+def _stripped(text: str, start: int, end: int) -> Span:
+    """A span without the white space around it."""
+    part = text[start:end]
+    begin = start + len(part) - len(part.lstrip())
+    return begin, max(begin, end - (len(part) - len(part.rstrip())))
 
 
 def imported(model: Model, rows: Sequence[Mapping[str, Any]], *, name: str = "imported") -> list[Explanation]:
     """Rows of ``text``, ``scores`` and either ``offsets`` or ``tokens``, with a ``target`` label if there is one.
 
-    ``method`` names who made them; without one it is ``name``.
+    ``method`` names who made them; without one it is ``name``. ``pair_at`` is where the second text of a pair begins.
     """
-    checked = [_checked(row, number, name) for number, row in enumerate(rows, 1)]
+    checked = [_checked(model, row, number, name) for number, row in enumerate(rows, 1)]
     seen = model.encode([one.text for one in checked])
     scores = [carried(one.offsets, one.scores, encoded) for one, encoded in zip(checked, seen, strict=True)]
     return _explanations(model, seen, scores, [one.label for one in checked], [one.method for one in checked])
@@ -90,52 +114,96 @@ def _explanations(
     ]
 
 
-def by_method(model: Model, rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, list[Explanation]]]:
+def by_method(model: Model, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Text], dict[str, list[Explanation]]]:
     """The texts of such rows, each once, and their explanations by method, for :func:`salience.evaluate`."""
     found: dict[str, dict[str, Explanation]] = {}
     for e in imported(model, rows):
         if e.text in found.setdefault(e.method, {}):
             raise BadInput(f"two rows of {e.method} explain the same text: {e.text[:60]!r}")
         found[e.method][e.text] = e
-    texts = list(dict.fromkeys(str(row["text"]) for row in rows))
+    texts = {e.text: text_of(e) for own in found.values() for e in own.values()}
     for method, own in found.items():
         if missing := [text for text in texts if text not in own]:
             raise BadInput(
                 f"{method} does not explain {len(missing)} texts that others do, such as {missing[0][:60]!r}"
             )
-    return texts, {method: [own[text] for text in texts] for method, own in found.items()}
+    return list(texts.values()), {method: [own[text] for text in texts] for method, own in found.items()}
+
+
+def text_of(e: Explanation) -> Text:
+    """What was explained; the two texts of a pair are joined by a line break."""
+    return e.text if e.pair_at is None else (e.text[: e.pair_at - 1], e.text[e.pair_at :])
 
 
 class _Row(NamedTuple):
-    text: str
+    text: Text
     offsets: Sequence[Span]
     scores: Sequence[float]
     label: str | int | None
     method: str
 
 
-def _checked(row: Mapping[str, Any], number: int, name: str) -> _Row:
-    text, scores = row.get("text"), row.get("scores")
+def _checked(model: Model, row: Any, number: int, name: str) -> _Row:
+    if not isinstance(row, Mapping):
+        raise BadInput(f"row {number} is {_kind(row)}; it must be an object with text, scores and offsets or tokens")
+    given: Mapping[str, Any] = row
+    text, scores = given.get("text"), cast(Any, given.get("scores"))
     if not isinstance(text, str) or not text.strip():
         raise BadInput(f"row {number}: text must be a text that is not empty, not {text!r}")
-    if not isinstance(scores, list | tuple) or not all(map(_number, scores)):  # pyright: ignore
-        raise BadInput(f"row {number}: scores must be a list of numbers, one per token")
-    tokens, offsets = row.get("tokens"), row.get("offsets")
+    if not _listed(scores, _is_number):
+        raise BadInput(f"row {number}: scores must be a list of finite numbers, one per token; NaN is none")
+    spans = _spans(text, given, number)
+    if len(spans) != len(scores):
+        raise BadInput(f"row {number} has {len(scores)} scores for {len(spans)} tokens; there must be one for each")
+    pair_at = given.get("pair_at")
+    whole = text if pair_at is None else (text[: int(pair_at) - 1], text[int(pair_at) :])
+    label = _label(model, given.get("target"), number)
+    return _Row(whole, spans, [float(s) for s in scores], label, str(given.get("method") or name))
+
+
+def _spans(text: str, row: Mapping[str, Any], number: int) -> list[Span]:
+    tokens, offsets = cast(Any, row.get("tokens")), cast(Any, row.get("offsets"))
     if offsets is None and tokens is None:
         raise BadInput(f"row {number} has neither offsets nor tokens; one of them must say what each score is of")
-    spans = located(text, tokens or ()) if offsets is None else [(int(a), int(b)) for a, b in offsets]
-    if len(spans) != len(scores):  # pyright: ignore
-        raise BadInput(f"row {number} has {len(scores)} scores for {len(spans)} tokens; there must be one for each")  # pyright: ignore
-    for a, b in spans:
+    if offsets is None:
+        if not _listed(tokens, lambda token: isinstance(token, str)):
+            raise BadInput(f"row {number}: tokens must be a list of texts, as they stand in the text")
+        return located(text, tokens)
+    if not _listed(offsets, lambda span: _listed(span, _is_place) and len(span) == 2):
+        raise BadInput(f"row {number}: offsets must be a list of [start, end], counted in characters")
+    for a, b in offsets:
         if not 0 <= a <= b <= len(text):
             raise BadInput(f"row {number}: the span {a} to {b} lies outside its text of {len(text)} characters")
-    target: Any = row.get("target")
-    label = target.get("label") if isinstance(target, Mapping) else target  # pyright: ignore
-    return _Row(text, spans, [float(s) for s in scores], label, str(row.get("method") or name))  # pyright: ignore
+    return [(a, b) for a, b in offsets]
 
 
-def _number(value: object) -> bool:
+def _label(model: Model, target: Any, number: int) -> str | int | None:
+    held: Any = target.get("label") if isinstance(target, Mapping) else target
+    if held is None:
+        return None
+    if isinstance(held, bool) or not isinstance(held, str | int):
+        raise BadInput(f"row {number}: the target must be a label's name or number, not {held!r}")
+    try:
+        model.resolve(held)
+    except BadInput as error:
+        raise BadInput(f"row {number}: {error}") from error
+    return held
+
+
+def _listed(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list | tuple) and all(map(fits, value))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    return f"of the type {type(value).__name__}"
 
 
 def from_captum(model: Model, text: str, attributions: Any, *, target: str | int | None = None) -> Explanation:
@@ -219,13 +287,20 @@ def _plain(value: Any) -> Any:
 def read_file(path: str | Path) -> list[dict[str, Any]]:
     """The rows of a JSON Lines or Parquet file of explanations."""
     file = Path(path)
-    if not file.exists():
+    if not file.is_file():
         raise BadInput(f"there is no file {file}")
-    if file.suffix == ".parquet":
-        import pyarrow.parquet as pq
+    try:
+        rows = pq.read_table(file).to_pylist() if file.suffix == ".parquet" else _lines(file)
+    except (OSError, UnicodeError, pa.ArrowException) as error:
+        raise BadInput(f"{file} cannot be read as {file.suffix or 'JSON Lines'} in UTF-8: {error}") from error
+    if not rows:
+        raise BadInput(f"{file} holds no explanation")
+    return rows
 
-        return pq.read_table(file).to_pylist()
-    return [_line(line, number, file) for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)]
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    lines = enumerate(file.read_text("utf-8").split("\n"), 1)
+    return [_line(line, number, file) for number, line in lines if line.strip()]
 
 
 def _line(line: str, number: int, file: Path) -> dict[str, Any]:

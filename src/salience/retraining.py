@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +37,6 @@ class Curve:
     @property
     def means(self) -> np.ndarray:
         return np.array(self.accuracy).mean(0)
-
-    @property
-    def seeds(self) -> "list[Curve]":
-        """The curve of each seed by itself."""
-        return [Curve(self.shares, (row,)) for row in self.accuracy]
 
     def at(self, share: float) -> Spread:
         place = self.shares.index(share)
@@ -154,7 +150,7 @@ class _Kept:
 def racu(method: Curve, random: Curve) -> float:
     """The area between the curves of random and of the method, by that between random and what is left at the end.
 
-    1: the first tokens named are all that the task needs. 0: no better than random.
+    1: the first tokens named are all that the task needs. 0: no better than random. NaN if random loses nothing.
 
     Paper: Madsen et al. 2022, arXiv:2110.08412, section 4.2
     """
@@ -162,7 +158,7 @@ def racu(method: Curve, random: Curve) -> float:
         raise BadInput("the two curves are not of the same shares")
     a, b = method.means, random.means
     whole = np.trapezoid(b - b[-1], random.shares)
-    return float(np.clip(np.trapezoid(b - a, random.shares) / whole, -1, 1)) if whole else 0.0
+    return float(np.clip(np.trapezoid(b - a, random.shares) / whole, -1, 1)) if whole > 0 else nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +242,9 @@ def simulatability(
     Paper: Pruthi et al. 2022, Evaluating Explanations: How Much Do Explanations from the Teacher Aid Students?,
     arXiv:2012.00893
     """
+    if method is not None:
+        prepare(method, {})  # refuses an unknown one before the first training
+    _check_alike(teacher, make(0), [*train, *test])
     lessons = _answered(teacher, train)
     objective = Objective()
     if method is not None:
@@ -257,6 +256,17 @@ def simulatability(
         answers = _answered(student, test)
         agreed.append(float(np.mean([a.label == b.label for a, b in zip(answers, truth, strict=True)])))
     return Spread(tuple(agreed))
+
+
+def _check_alike(teacher: Model, student: Model, given: Sequence[Example]) -> None:
+    if teacher.link == "identity":
+        raise BadInput(f"{teacher.name} is a regression model; a student agrees with a teacher that decides")
+    for a, b in zip(read(teacher, given), read(student, given), strict=True):
+        if a.tokens != b.tokens:
+            raise BadInput(
+                f"{teacher.name} and {student.name} read texts as other tokens, so that explanations of the one do not "
+                "fit the other; take a student with the teacher's tokenizer"
+            )
 
 
 def _answered(model: Model, given: Sequence[Example]) -> list[Example]:

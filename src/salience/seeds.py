@@ -45,6 +45,10 @@ def agreement(runs: Sequence[str | Path], *, seed: int = 0) -> Agreement:
         between, found = "runs", _between_runs(opened, rows, shared)
     else:
         between, found = "methods", _between_methods(opened[0], rows[0], shared)
+    if all(np.isnan(values).all() for values in found.values()):
+        raise BadInput(
+            "no text is given the same label in two of the runs; explain one label in all of them (--target)"
+        )
     drawn = {name: Resampled.of(values, seed=seed) for name, values in found.items()}
     compared = {
         name: {measure: one.estimate(column) for column, measure in enumerate(MEASURES)} for name, one in drawn.items()
@@ -87,7 +91,10 @@ def _pairs(name: str, some: Sequence[Explanation]) -> list[float]:
 def _compared(name: str, a: Explanation, b: Explanation) -> list[float]:
     if (a.text, a.tokens) != (b.text, b.tokens):
         raise BadInput(f"{name!r} is another text, or is read by another tokenizer, in one of the runs")
-    if a.target.label != b.target.label:
+    for e in (a, b):
+        if len(e.scores) != len(e.tokens) or not np.isfinite(e.scores).all():
+            raise BadInput(f"{e.method} of {name!r} has scores that are missing, NaN or infinite; explain it again")
+    if a.target != b.target:
         return [nan] * len(MEASURES)
     x, y = np.array(a.content), np.array(b.content)
     return [measure(x, y) for measure in MEASURES.values()]

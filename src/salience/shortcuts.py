@@ -33,6 +33,9 @@ KINDS = get_args(Kind)
 LEARNT = 0.95
 """The least accuracy on planted texts at which a model is said to use the shortcut."""
 
+ENOUGH = 20
+"""Planted texts, at least, by which it is told: a few could be decided as planted by luck."""
+
 LOOSE = 0.75
 """The largest share of texts that may go on as planted once the context is gone. Chance is a half."""
 
@@ -52,12 +55,14 @@ class Shortcut:
 
     def __post_init__(self) -> None:
         choose(self.kind, KINDS, "kind of shortcut")
-        if len({*self.words, self.context}) < 3:
-            raise BadInput(f"the words of a shortcut must differ: {', '.join((*self.words, self.context))}")
+        every = (*self.words, self.context)
+        if len({word.casefold() for word in every}) < 3 or not all(re.fullmatch(r"\w+", word) for word in every):
+            raise BadInput(f"a shortcut takes three different words, each of letters or digits: {', '.join(every)}")
 
     def within(self, text: str) -> bool:
         """Whether a text holds one of the words by itself."""
-        return not {*self.words, self.context}.isdisjoint(re.findall(r"\w+", text.lower()))
+        own = {word.casefold() for word in (*self.words, self.context)}
+        return not own.isdisjoint(re.findall(r"\w+", text.casefold()))
 
     def wanted(self, label: int) -> list[str]:
         """The words of a planted text, in their order where it matters."""
@@ -147,8 +152,8 @@ class Learnt:
 def learnt(model: Model, given: Sequence[Example], shortcut: Shortcut) -> Learnt:
     """How far the model follows what was planted."""
     texts = [e for e in given if e.rationale]
-    if not texts:
-        raise BadInput("no text has a planted shortcut")
+    if len(texts) < ENOUGH:
+        raise BadInput(f"{len(texts)} texts have a planted shortcut; it takes {ENOUGH} to tell whether a model uses it")
     alone = [_without(e, shortcut.context) for e in texts] if shortcut.kind == "context" else None
     return Learnt(accuracy(model, texts), None if alone is None else accuracy(model, alone))
 
@@ -203,6 +208,7 @@ def run(
     """
     model = make(recipe.seed)
     _told_apart(model, shortcut)
+    prepare(method, settings)  # refuses what is unknown before the training
     lessons = planted(train, shortcut, share=share, seed=recipe.seed)
     unseen = planted(test, shortcut, share=share, seed=recipe.seed + 1)
     epochs, known = 0, Learnt(0.0, None)

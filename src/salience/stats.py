@@ -46,8 +46,8 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves out 0, and chance would hardly do that: few pairs have narrow intervals."""
+        return (self.low > 0 or self.high < 0) and self.p <= 0.05
 
     def __format__(self, spec: str) -> str:
         each = f"+{spec or '.2f'}"
@@ -66,7 +66,8 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, draws: int = 10_000, seed: i
     Paper: Sellam et al. 2022, The MultiBERTs (the multi-bootstrap), arXiv:2106.16163
     """
     d = np.atleast_2d(np.asarray(a, dtype=float) - np.asarray(b, dtype=float))
-    return _difference(float(d.mean()), _resampled(d, draws, np.random.default_rng(seed)), d.shape[1])
+    means = _resampled(d, draws, np.random.default_rng(seed))
+    return _difference(float(d.mean()), means, means - d.mean(), d.shape[1])
 
 
 def _resampled(d: np.ndarray, draws: int, dice: np.random.Generator, at_once: int = 2**22) -> np.ndarray:
@@ -111,6 +112,9 @@ class Resampled:
 
     values: Float[np.ndarray, "n k"]
     means: Float[np.ndarray, "d k"]
+    flipped: Float[np.ndarray, "d k"]
+    """Means with the sign of every text's numbers drawn by lot."""
+    seed: int
 
     @classmethod
     def of(cls, values: ArrayLike, *, draws: int = 10_000, seed: int = 0, at_once: int = 2**22) -> "Resampled":
@@ -118,12 +122,15 @@ class Resampled:
         known, filled = ~np.isnan(table), np.nan_to_num(table)
         dice, n = np.random.default_rng(seed), len(table)
         step = max(1, at_once // max(1, n))
-        parts: list[np.ndarray] = []
+        means, flipped = list[np.ndarray](), list[np.ndarray]()
         for start in range(0, draws, step):
-            counts = dice.multinomial(n, np.full(n, 1 / n), size=min(step, draws - start)).astype(float)
+            size = min(step, draws - start)
+            counts = dice.multinomial(n, np.full(n, 1 / n), size=size).astype(float)
+            signs = dice.choice([-1.0, 1.0], size=(size, n))
             with np.errstate(invalid="ignore"):  # a draw may hold no text of which the number is known
-                parts.append((counts @ filled) / (counts @ known))
-        return cls(table, np.concatenate(parts))
+                means.append((counts @ filled) / (counts @ known))
+                flipped.append((signs @ filled) / known.sum(0))
+        return cls(table, np.concatenate(means), np.concatenate(flipped), seed)
 
     def estimate(self, column: int) -> Estimate:
         given = self.values[:, column]
@@ -134,18 +141,28 @@ class Resampled:
         return Estimate(float(known.mean()), float(low), float(high), len(known))
 
     def difference(self, one: int, other: int) -> Difference:
-        """How much larger the one column is than the other."""
-        d = self.values[:, one] - self.values[:, other]
-        if np.isnan(d).all():
+        """How much larger the one column is than the other, over the texts that have both numbers.
+
+        The interval is that of the bootstrap. The p-value is that of a sign-flip test: if the two were alike, either
+        could be the larger of each pair. It is never below 2 ** (1 − pairs), and so does not trust a few texts.
+        """
+        known = ~np.isnan(self.values[:, [one, other]])
+        both = known[:, 0] & known[:, 1]
+        if not both.any():
             return Difference(nan, nan, nan, 1.0, 0)
-        return _difference(float(np.nanmean(d)), self.means[:, one] - self.means[:, other], int((~np.isnan(d)).sum()))
+        if (known != both[:, None]).any():
+            pairs = Resampled.of(self.values[both][:, [one, other]], draws=len(self.means), seed=self.seed)
+            return pairs.difference(0, 1)
+        mean = float((self.values[both, one] - self.values[both, other]).mean())
+        means, chance = (table[:, one] - table[:, other] for table in (self.means, self.flipped))
+        return _difference(mean, means, chance, int(both.sum()))
 
 
-def _difference(mean: float, means: np.ndarray, pairs: int) -> Difference:
-    """The p-value is that of the centred bootstrap distribution, which cannot be below 1 / (draws + 1)."""
+def _difference(mean: float, means: np.ndarray, chance: np.ndarray, pairs: int) -> Difference:
+    """``chance`` is what the mean could have been if there were no difference. p cannot be below 1 / (draws + 1)."""
     low, high = np.nanpercentile(means, [2.5, 97.5])
-    beyond = np.abs(means - mean) >= abs(mean) - 1e-12
-    return Difference(mean, float(low), float(high), float((beyond.sum() + 1) / (len(means) + 1)), pairs)
+    beyond = np.abs(chance) >= abs(mean) - 1e-12
+    return Difference(mean, float(low), float(high), float((beyond.sum() + 1) / (len(chance) + 1)), pairs)
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -73,23 +73,9 @@ def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:
     if {"hiding_area", "revealing_area"} <= set(of):
         of.remove("revealing_area")  # the same, read from the other end
     if of and real:
-        among = {name: [m for m in of if name in _like_best(found, m, real)] for name in real}
-        proven = {name: [m for m in of if found.cells[name, m].beats_random] for name in real}
-        use = max(real, key=lambda name: (len(proven[name]), len(among[name])))
-        if not proven[use]:
-            yield (
-                f"None of these methods is shown to be better than random on {found.texts} texts: believe none of "
-                "them yet, and measure more texts."
-            )
-        else:
-            yield (
-                f"For {found.model} and these texts use {use}: of {len(of)} measures of faithfulness it beats random "
-                f"beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) and is best, or not to be told apart "
-                f"from the best, on {len(among[use])} (n = {found.texts}, tokens erased by {found.settings['erase']})."
-            )
-            if worse := [m for m in of if found.ahead("position", use, m)]:
-                yield f"Beware: to name the first words of every text does better on {', '.join(worse)}."
-    if marked := _about(found, "plausibility"):
+        yield from _faithful(found, of, real)
+    marked = [m for m in _about(found, "plausibility") if found.cells["random", m].estimate.n]
+    if marked:
         best = found.best(marked[0])
         cell = found.cells[best, marked[0]]
         yield (
@@ -97,3 +83,33 @@ def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:
             f"{found.cells['random', marked[0]].estimate.mean:.3f}); that says what looks right, not what the model "
             "uses."
         )
+
+
+def _faithful(found: Evaluation, of: Sequence[str], real: Sequence[str]) -> Iterator[str]:
+    """Which method to use: the one that is shown to be better than random, and among the best, most often."""
+    proven = {name: [m for m in of if found.cells[name, m].beats_random] for name in real}
+    among = {name: [m for m in proven[name] if name in _like_best(found, m, real)] for name in real}
+    use = max(real, key=lambda name: (len(among[name]), len(proven[name])))
+    if not proven[use]:
+        yield (
+            f"None of these methods is shown to be better than random on {found.texts} texts: believe none of them "
+            "yet, and measure more texts."
+        )
+        return
+    worse = [m for m in of if found.ahead("position", use, m)]
+    advice = (
+        f"of {len(of)} measures of faithfulness it beats random beyond doubt on {len(proven[use])} "
+        f"({', '.join(proven[use])}) and is among these the best, or not to be told apart from it, on "
+        f"{len(among[use])} (n = {found.texts}, tokens erased by {found.settings['erase']})."
+    )
+    if len(worse) == len(of):
+        yield f"For {found.model} and these texts the best of the methods is {use}: {advice}"
+    else:
+        yield f"For {found.model} and these texts use {use}: {advice}"
+    if worse:
+        means = ", ".join(f"{m} ({_mean(found, 'position', m)}, {use} {_mean(found, use, m)})" for m in worse)
+        yield f"Beware: to name the first words of every text is on the mean no worse on {means}."
+
+
+def _mean(found: Evaluation, method: str, metric: str) -> str:
+    return f"{found.cells[method, metric].estimate.mean:.3f}"

@@ -1,7 +1,8 @@
 """``salience evaluate``: which explanation can be believed."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--target", metavar="LABEL", help="The label to explain.  [default: the predicted one]")
 @click.option("--erase", metavar="KIND", help="mask, delete, fill, zero, mean, pad or unk.  [default: mask, or mean]")
 @click.option("--text-column", default="text", show_default=True, metavar="NAME")
+@click.option("--pair-column", metavar="NAME", help="Where --data has the second texts of pairs.")
 @click.option("--id-column", metavar="NAME", help="[default: the row's number]")
 @click.option("--rationale-column", metavar="NAME", help="What people have marked: lists of [start, end] spans.")
 @click.option(
@@ -66,7 +68,10 @@ def evaluate(model: Model, **given: Any) -> None:
     loaded = load(model.model, **model.options)
     loaded.budget = model.budget or loaded.budget
     texts, explained = _given(loaded, given)
-    with counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report:
+    with (
+        _files(given["csv"], given["html"]) as write,
+        counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report,
+    ):
         found = evaluated(
             loaded,
             texts,
@@ -79,7 +84,7 @@ def evaluate(model: Model, **given: Any) -> None:
             seed=given["seed"],
             **_settings(given["settings"]),
         )
-    _write(found, {"csv": given["csv"], "html": given["html"]})
+        write(found)
     _tell(found, given["as_json"])
 
 
@@ -100,13 +105,22 @@ def _given(model: Any, given: Mapping[str, Any]) -> tuple[Any, Any]:
     if given["explanations"] is not None:
         if given["data"] is not None or given["run"] is not None:
             raise BadInput("--explanations brings its own texts; leave out --data and --run")
-        return by_method(model, read_file(given["explanations"])[: given["limit"]])
+        rows = read_file(given["explanations"])
+        try:
+            return _cut(*by_method(model, rows), given["limit"])
+        except BadInput as error:
+            raise BadInput(f"{given['explanations']}: {error}") from error
     none = given["data"] is None and given["run"] is not None
     texts = None if none else read(_source(given), limit=given["limit"])
     if given["run"] is None:
         return texts, None
-    texts, explained = stored(model, given["run"], texts)
-    return texts[: given["limit"]], {name: found[: given["limit"]] for name, found in explained.items()}
+    if none and given["rationale_column"] is not None:
+        raise BadInput("--rationale-column is a column of --data; name the data that the run explains")
+    return _cut(*stored(model, given["run"], texts), given["limit"])
+
+
+def _cut(texts: Any, explained: Mapping[str, Any], limit: int | None) -> tuple[Any, Any]:
+    return texts[:limit], {name: found[:limit] for name, found in explained.items()}
 
 
 def _source(given: Mapping[str, Any]) -> "Source":
@@ -118,6 +132,7 @@ def _source(given: Mapping[str, Any]) -> "Source":
     return source(
         given["data"],
         text=given["text_column"],
+        pair=given["pair_column"],
         id=given["id_column"],
         label=given["label_column"],
         rationale=given["rationale_column"],
@@ -125,13 +140,19 @@ def _source(given: Mapping[str, Any]) -> "Source":
     )
 
 
-def _write(found: "Evaluation", files: Mapping[str, Path | None]) -> None:
+@contextmanager
+def _files(csv: Path | None, html: Path | None) -> Generator[Callable[["Evaluation"], None]]:
+    """Files that are opened before the work begins, and are there only when they are complete."""
     from salience.views.evaluation import page, to_csv
 
-    for kind, path in files.items():
-        if path is not None:
-            with written(path) as file:
-                file.write((to_csv if kind == "csv" else page)(found).encode())
+    with ExitStack() as stack:
+        opened = [(make, stack.enter_context(written(p))) for make, p in ((to_csv, csv), (page, html)) if p is not None]
+
+        def write(found: "Evaluation") -> None:
+            for make, file in opened:
+                file.write(make(found).encode())
+
+        yield write
 
 
 def _tell(found: "Evaluation", as_json: bool) -> None:

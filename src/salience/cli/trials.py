@@ -4,7 +4,8 @@ import json
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +89,6 @@ def shortcuts(**given: Any) -> None:
 
     A shortcut is planted in real texts, a model is trained until it uses it, and its decisions are explained.
     """
-    from dataclasses import replace
-
     from salience.lessons import labels_in
     from salience.shortcuts import KINDS, Shortcut, run
     from salience.views import trials
@@ -142,14 +141,13 @@ def roar(**given: Any) -> None:
     from salience.views import trials
 
     train, unseen = _texts(given)
-    count = round(1 / given["step"])
     with _stages(given) as bar:
         found = removed(
-            _make(given, labels_in(train, given["data"])),
+            _make(given, labels_in(train, given["data"]), untaught=True),
             train,
             unseen,
             given["methods"] or METHODS,
-            shares=[*(i * given["step"] for i in range(count)), 1.0],
+            shares=[*(round(i * given["step"], 6) for i in range(ceil(1 / given["step"]))), 1.0],
             seeds=range(given["seeds"]),
             recursive=not given["once"],
             recipe=_recipe(given),
@@ -187,7 +185,7 @@ def simulatability(**given: Any) -> None:
         for method in methods:
             bar.stage(f"students {'without explanations' if method is None else f'shown {method}'}")
             found[method or "none"] = simulated(
-                _make(given, teacher.labels),
+                _make(given, teacher.labels, untaught=True),
                 teacher,
                 train,
                 unseen,
@@ -231,9 +229,14 @@ def _texts(given: dict[str, Any], *, labelled: bool = True) -> "list[list[Exampl
     return [some if given["limit"] is None else sampled(some, given["limit"]) for some in found]
 
 
-def _make(given: dict[str, Any], labels: Sequence[str] | int) -> "Make":
-    from salience.models import load_to_train
+def _make(given: dict[str, Any], labels: Sequence[str] | int, *, untaught: bool = False) -> "Make":
+    from salience.models import knows, load_to_train
 
+    if untaught and knows(given["model"], labels):
+        raise BadInput(
+            f"{given['model']} is a classifier already, and would carry over what it has learnt; name a pretrained "
+            "model without a task, or one that starts from nothing, such as sentiment_bilstm"
+        )
     return lambda seed: load_to_train(given["model"], labels, seed=seed, device=given["device"])
 
 
@@ -242,14 +245,16 @@ def _recipe(given: dict[str, Any]) -> "Recipe":
     from salience.models import starts_from_nothing
     from salience.train import Recipe
 
-    epochs, rate = (10, 2e-3) if starts_from_nothing(given["model"]) else (4, 1e-4)
-    return Recipe(epochs=given["epochs"] or epochs, batch=given["batch"], rate=given["rate"] or rate)
+    usual = Recipe(epochs=10, rate=2e-3) if starts_from_nothing(given["model"]) else Recipe(epochs=4, rate=1e-4)
+    return replace(usual, **{name: given[name] for name in ("epochs", "batch", "rate") if given[name] is not None})
 
 
 @contextmanager
 def _stages(given: dict[str, Any]) -> "Generator[Stages]":
     from salience.views.progress import quietly, stages
 
+    if given["html"] is not None and not given["html"].parent.is_dir():
+        raise BadInput(f"the folder {given['html'].parent} does not exist; create it first")
     with quietly() if given["quiet"] else stages(sys.stderr.isatty()) as bar:
         yield bar
 
@@ -263,13 +268,14 @@ def _show(
     picture: Callable[[], bytes] | None = None,
 ) -> None:
     from salience.views import trials
+    from salience.views.evaluation import plain
 
     if given["html"] is not None:
         with written(given["html"]) as file:
             file.write(trials.page(title, table, notes, picture() if picture else None).encode())
         click.echo(f"wrote {given['html']}", err=True)
     if given["as_json"]:
-        click.echo(json.dumps(facts, ensure_ascii=False))
+        click.echo(json.dumps(plain(facts), ensure_ascii=False))
         return
     print_wide(trials.terminal(table))
     for note in notes:

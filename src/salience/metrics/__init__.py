@@ -41,6 +41,9 @@ ASPECTS: dict[str, Aspect] = {
 }
 """What each metric is about."""
 
+EVERY: tuple[Callable[..., Any], ...] = (*FAITHFULNESS, *PLAUSIBILITY, *ROBUSTNESS)
+"""The metrics that take settings."""
+
 BETTER: dict[str, Better] = {m.__name__: m.better for m in (*FAITHFULNESS, *ROBUSTNESS)}
 """Whether a higher or a lower number speaks for an explanation; of those that are not here a higher one does."""
 

@@ -39,6 +39,8 @@ def top(scores: Float[Tensor, "b t"], batch: Batch, share: float) -> Bool[Tensor
 
 
 def _highest(scores: Tensor, batch: Batch, *, shares: Sequence[float] = SHARES) -> Bool[Tensor, "m b t"]:
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise BadInput(f"shares={list(shares)} must each be above 0 and at most 1, such as 0.2 for a fifth")
     return torch.stack([top(scores, batch, share) for share in shares])
 
 
@@ -62,6 +64,8 @@ def _last(scores: Tensor, batch: Batch, *, points: int = POINTS) -> Bool[Tensor,
 
 
 def _counts(batch: Batch, points: int) -> Int[Tensor, "m b 1"]:
+    if points < 2:
+        raise BadInput(f"points={points} is no curve; it takes at least 2")
     shares = torch.linspace(0, 1, points, device=batch.ids.device)
     return (shares[:, None] * batch.content.sum(1)).round().long()[..., None]
 
@@ -76,6 +80,8 @@ def _at_random(
     scores: Tensor, batch: Batch, *, samples: int = 50, chance: float = 0.2, seed: int = 0
 ) -> Bool[Tensor, "m b t"]:
     """Each token with the same chance, at least one of every text."""
+    if samples < 1 or not 0 <= chance <= 1:
+        raise BadInput(f"infidelity takes at least 1 sample and a chance from 0 to 1, not {samples} and {chance}")
     drawn = batch.mask[None].repeat(samples, 1, 1) & False
     for row, (content, dice) in enumerate(zip(batch.content.cpu(), generators(batch, seed), strict=True)):
         numbers = torch.rand(samples, int(content.sum()), generator=dice)

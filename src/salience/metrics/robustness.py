@@ -6,6 +6,7 @@ These metrics are of a method, not of scores: the model is changed in a known wa
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from inspect import signature
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,11 @@ def changing(compared: Callable[[Scores, Scores], float]) -> Callable[[Callable[
 
 
 def distance(before: Scores, after: Scores) -> float:
-    """‖after − before‖ / ‖before‖; 0 where both are 0."""
-    return float(np.linalg.norm(after - before) / max(np.linalg.norm(before), np.finfo(float).tiny))
+    """‖after − before‖ / ‖before‖; 0 where both are 0, undefined where only the first is."""
+    length, moved = float(np.linalg.norm(before)), float(np.linalg.norm(after - before))
+    if length == 0:
+        return 0.0 if moved == 0 else nan
+    return moved / length
 
 
 def likeness(before: Scores, after: Scores) -> float:
@@ -63,6 +67,8 @@ def max_sensitivity(model: Model, /, *, radius: float = 0.02, samples: int = 10,
 
     Paper: Yeh et al. 2019, arXiv:1901.09392, Definition 3.1
     """
+    if samples < 1 or not radius > 0:
+        raise BadInput(f"max_sensitivity takes at least 1 sample and a radius above 0, not {samples} and {radius}")
     words, dice = table(model), torch.Generator().manual_seed(seed)
     for _ in range(samples):
         yield Moved(model, words + radius * _length(words) * _directions(words, dice))

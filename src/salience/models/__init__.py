@@ -115,6 +115,11 @@ def _check_device(device: str | None) -> None:
         raise BadInput(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
+def knows(name: str | Path, labels: Sequence[str] | int) -> bool:
+    """Whether training it would start from a classifier of these labels, which has learnt a task already."""
+    return not starts_from_nothing(name) and _classifies(_folder(name), labels)
+
+
 def starts_from_nothing(name: str | Path) -> bool:
     """Whether training it starts from random weights, not from pretrained ones."""
     return _is_pooled(_folder(name))

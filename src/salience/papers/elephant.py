@@ -48,7 +48,7 @@ def _sentence(found: Evaluation, metric: str) -> str:
     sign = 1 if cells[best].better == "higher" else -1
     rival = max((cells[name] for name in side if name in cells), key=lambda cell: sign * cell.estimate.mean)
     assert rival.against_best is not None
-    sure = "beyond doubt" if rival.against_best.clear else "which may be chance"
+    sure = "whose interval leaves out 0" if rival.against_best.clear else "which may be chance"
     kinds = ("a saliency method", "attention") if best in SALIENCY else ("attention", "a saliency method")
     return (
         f"{metric}: {kinds[0]} is ahead, {best} {cells[best].estimate}; the best of {kinds[1]} is {rival.method} "

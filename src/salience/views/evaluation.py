@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from html import escape
 from io import StringIO
-from math import isnan
+from math import isfinite
 from typing import Any
 
 from rich.table import Table
@@ -70,16 +70,17 @@ def legend(found: Evaluation) -> str:
 
 def to_json(found: Evaluation) -> str:
     """Everything, the numbers of every text included; what is undefined is null."""
-    facts = asdict(found) | {"cells": [_plain(asdict(cell)) for cell in found.cells.values()]}
-    return json.dumps(_plain(facts) | {"verdict": verdict(found)}, ensure_ascii=False)
+    facts = asdict(found) | {"cells": [plain(asdict(cell)) for cell in found.cells.values()]}
+    return json.dumps(plain(facts) | {"verdict": verdict(found)}, ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON can hold it: what is no number is null."""
     if isinstance(value, dict):
-        return {key: _plain(v) for key, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {key: plain(v) for key, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
-    return None if isinstance(value, float) and isnan(value) else value
+        return [plain(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def to_csv(found: Evaluation) -> str:

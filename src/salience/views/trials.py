@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import isnan
 from typing import Any
 
 from rich.table import Table as Shown
@@ -49,7 +50,7 @@ def shortcut_notes(found: Sequence[Result]) -> list[str]:
 
 
 def roar(found: Mapping[str, Curve]) -> Table:
-    """Accuracy at every share, and RACU; ± is the standard deviation over seeds."""
+    """Accuracy at every share, ± the standard deviation over seeds, and the RACU of the means."""
     shares = next(iter(found.values())).shares
     head = ["", *(f"{share:.0%}" for share in shares), "RACU ↑"]
     return head, [
@@ -58,11 +59,8 @@ def roar(found: Mapping[str, Curve]) -> Table:
 
 
 def _racu(name: str, found: Mapping[str, Curve]) -> str:
-    if name == "random":
-        return "–"
-    pairs = zip(found[name].seeds, found["random"].seeds, strict=True)
-    spread = Spread(tuple(racu(one, random) for one, random in pairs))
-    return f"{racu(found[name], found['random']):.3f} ± {spread.sd:.3f}"
+    value = racu(found[name], found["random"])
+    return "–" if name == "random" or isnan(value) else f"{value:.3f}"
 
 
 def roar_chart(found: Mapping[str, Curve], kind: str) -> bytes:
@@ -90,14 +88,14 @@ def simulatability(found: Mapping[str, Spread]) -> Table:
     """How often students agree with their teacher; the gain is over those that saw no explanation."""
     plain = found["none"]
     return ["", "agreement ↑", "gain ↑"], [
-        [name, f"{spread:.3f}", "–" if name == "none" else f"{_gain(spread, plain):+.3f}"]
-        for name, spread in found.items()
+        [name, f"{spread:.3f}", "–" if name == "none" else _gain(spread, plain)] for name, spread in found.items()
     ]
 
 
-def _gain(spread: Spread, plain: Spread) -> Spread:
+def _gain(spread: Spread, plain: Spread) -> str:
     """Seed by seed."""
-    return Spread(tuple(a - b for a, b in zip(spread.values, plain.values, strict=True)))
+    gain = Spread(tuple(a - b for a, b in zip(spread.values, plain.values, strict=True)))
+    return f"{gain.mean:+.3f} ± {gain.sd:.3f}"
 
 
 def agreement(found: Agreement) -> Table:

@@ -9,7 +9,7 @@ from salience.stats import Difference
 def verdict(found: Evaluation) -> list[str]:
     """Which method to use for this model and data; then which beat random, and which cannot be told apart."""
     rest = [sentence for metric in found.metrics for sentence in _metric(found, metric, found.real)]
-    return [*_advice(found, found.real), *rest]
+    return [*advice(found), *rest]
 
 
 def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str]:
@@ -66,6 +66,11 @@ def _like_best(found: Evaluation, metric: str, real: Sequence[str]) -> list[str]
 
 def _about(found: Evaluation, aspect: str) -> list[str]:
     return [m for m in found.metrics if found.cells["random", m].aspect == aspect]
+
+
+def advice(found: Evaluation) -> list[str]:
+    """Which method to use, and which one people would."""
+    return list(_advice(found, found.real))
 
 
 def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:

@@ -9,14 +9,13 @@ Paper: Bastings & Filippova 2020, arXiv:2010.05607
 from collections.abc import Callable, Sequence
 
 from salience.evaluation import Evaluation
+from salience.evaluator import METRICS, PLAUSIBLE
 from salience.lessons import Example
 from salience.papers.compared import Comparison, compared
 from salience.types import Model
 
 ATTENTION = ("attention", "attention_rollout", "attention_x_gradient")
 SALIENCY = ("gradient", "input_x_gradient", "integrated_gradients", "lrp", "occlusion")
-METRICS = ("comprehensiveness", "sufficiency", "hiding_area", "decision_flip", "loo_spearman")
-PLAUSIBLE = ("token_f1", "average_precision")
 
 SIZES = {"quick": 60, "full": 500}
 """Texts of each data set."""

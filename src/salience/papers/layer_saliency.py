@@ -9,6 +9,7 @@ Paper: Hou & Castanon 2023, Decoding Layer Saliency in Language Transformers, ar
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from salience.evaluator import PLAUSIBLE
 from salience.explainer import explain
 from salience.lessons import Example
 from salience.methods.layers import Coherence, coherence, fit_head
@@ -26,7 +27,6 @@ METHODS = (
     "layer_saliency",
 )
 METRICS = ("hiding_area", "revealing_area", "deletion_area", "comprehensiveness", "sufficiency")
-PLAUSIBLE = ("token_f1", "average_precision")
 
 FIT = "fit"
 """In place of a head: fit one."""

@@ -9,7 +9,7 @@ from salience.papers import elephant as _elephant
 from salience.papers.compared import Comparison
 from salience.papers.layer_saliency import Result as Layers
 from salience.papers.sallm import Result, compared, looked
-from salience.verdict import verdict
+from salience.verdict import advice
 from salience.views.charts import drawn
 from salience.views.evaluation import bars, curves, heading, legend, rows
 from salience.views.pages import document, figure, table
@@ -100,7 +100,7 @@ def elephant(results: Sequence[Comparison]) -> str:
 
 def _comparison(one: Comparison) -> str:
     found = one.found
-    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict(found)[:2])
+    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(found))
     seconds = [(name, f"{1000 * value:.1f}") for name, value in one.seconds.items()]
     drawn_curves = figure(curves(found, "svg")) if found.curves else ""
     return (

@@ -36,10 +36,9 @@ def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str
 
 def _steadiness(cells: Sequence[Cell]) -> str:
     """Controls are no measure here: what never looks at the model never moves with it."""
-    said = {"parameter_randomisation": "explanations of a model that knows nothing are the least alike by"}
-    ranked = sorted(cells, key=lambda c: c.estimate.mean)
-    names = "; ".join(f"{c.method} {c.estimate}" for c in ranked)
-    return f"{cells[0].metric}: {said.get(cells[0].metric, 'from steady to unsteady')} {names}."
+    said = {"parameter_randomisation": "how alike explanations of a model that knows nothing are, the least first"}
+    names = "; ".join(f"{c.method} {c.estimate}" for c in sorted(cells, key=lambda c: c.estimate.mean))
+    return f"{cells[0].metric}: {said.get(cells[0].metric, 'how far explanations move, the steadiest first')}: {names}."
 
 
 def _are(cells: Sequence[object]) -> str:
@@ -102,15 +101,16 @@ def _faithful(found: Evaluation, of: Sequence[str], real: Sequence[str]) -> Iter
         )
         return
     worse = [m for m in of if found.ahead("position", use, m)]
-    advice = (
-        f"of {len(of)} measures of faithfulness it beats random beyond doubt on {len(proven[use])} "
-        f"({', '.join(proven[use])}) and is among these the best, or not to be told apart from it, on "
-        f"{len(among[use])} (n = {found.texts}, tokens erased by {found.settings['erase']})."
+    measures = f"{len(of)} {'measure' if len(of) == 1 else 'measures'}"
+    reasons = (
+        f"of {measures} of faithfulness it beats random beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) "
+        f"and is among these the best, or not to be told apart from it, on {len(among[use])} (n = {found.texts}, tokens "
+        f"erased by {found.settings['erase']})."
     )
     if len(worse) == len(of):
-        yield f"For {found.model} and these texts the best of the methods is {use}: {advice}"
+        yield f"For {found.model} and these texts the best of the methods is {use}: {reasons}"
     else:
-        yield f"For {found.model} and these texts use {use}: {advice}"
+        yield f"For {found.model} and these texts use {use}: {reasons}"
     if worse:
         means = ", ".join(f"{m} ({_mean(found, 'position', m)}, {use} {_mean(found, use, m)})" for m in worse)
         yield f"Beware: to name the first words of every text is on the mean no worse on {means}."

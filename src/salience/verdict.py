@@ -104,8 +104,8 @@ def _faithful(found: Evaluation, of: Sequence[str], real: Sequence[str]) -> Iter
     measures = f"{len(of)} {'measure' if len(of) == 1 else 'measures'}"
     reasons = (
         f"of {measures} of faithfulness it beats random beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) "
-        f"and is among these the best, or not to be told apart from it, on {len(among[use])} (n = {found.texts}, tokens "
-        f"erased by {found.settings['erase']})."
+        f"and is among these the best, or not to be told apart from it, on {len(among[use])} (n = {found.texts}, "
+        f"tokens erased by {found.settings['erase']})."
     )
     if len(worse) == len(of):
         yield f"For {found.model} and these texts the best of the methods is {use}: {reasons}"

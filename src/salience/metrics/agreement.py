@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import kendalltau, rankdata
 
+from salience.metrics.plausibility import highest
+
 Scores = Float[np.ndarray, " t"]
 
 
@@ -26,6 +28,5 @@ def kendall(a: Scores, b: Scores) -> float:
 
 def overlap(a: Scores, b: Scores, *, share: float = 0.2) -> float:
     """The share of the highest-scoring tokens of one that are also those of the other; of equal scores the first."""
-    count = max(1, round(share * len(a)))
-    first, second = (set(np.argsort(-v, kind="stable")[:count].tolist()) for v in (a, b))
-    return len(first & second) / count
+    one, other = highest(a, share), highest(b, share)
+    return float((one & other).sum() / one.sum())

@@ -384,9 +384,7 @@ def test_going_on_in_a_row_group_does_not_begin_again(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "txt.gz"])
 def test_a_file_is_never_whole_in_memory(tmp_path: Path, ending: str):
-    file = write(
-        tmp_path / f"a.{ending}", "text\n" * (ending == "csv") + f'"{"a text of some length " * 140}"\n' * 600
-    )
+    file = write(tmp_path / f"a.{ending}", "text\n" * (ending == "csv") + f'"{"a text of some length " * 140}"\n' * 600)
     given = source(file)
     tracemalloc.start()
     try:

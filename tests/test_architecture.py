@@ -17,7 +17,7 @@ FLOORS = (
     ("explainer",),
     ("work",),
     ("runs", "engines"),
-    ("runner", "objectives", "lessons"),
+    ("runner", "objectives", "lessons", "seeds"),
     ("train", "evaluator", "foreign"),
     ("guards", "trainer"),
     ("teaching", "shortcuts", "retraining"),

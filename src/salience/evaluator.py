@@ -386,21 +386,22 @@ def _cells(names: Sequence[str], metric: str, values: np.ndarray, seed: int) -> 
     real = [name for name in names if name not in CONTROLS]
     best = best_of({name: estimates[name] for name in real}, direction) if real else None
     floor = {name: drawn.difference(column[name], column["random"]) for name in names if name != "random"}
+    behind = {name: drawn.difference(column[name], column[best]) for name in real if best and name != best}
     corrected = dict(zip(real, holm([floor[name].p for name in real]), strict=True))
     for name in names:
         # Nothing is as steady as what never looks at the model: to beat it says nothing.
         told = name in real and aspect != "robustness"
         ahead = told and (floor[name].mean > 0) == (direction == "higher") and floor[name].clear
         yield Cell(
-            name,
-            metric,
-            aspect,
-            direction,
-            estimates[name],
-            floor.get(name),
-            drawn.difference(column[name], column[best]) if best and name in real and name != best else None,
-            ahead and corrected[name] <= DOUBT,
-            tuple(values[:, column[name]].tolist()),
+            method=name,
+            metric=metric,
+            aspect=aspect,
+            better=direction,
+            estimate=estimates[name],
+            against_random=floor.get(name),
+            against_best=behind.get(name),
+            beats_random=ahead and corrected[name] <= DOUBT,
+            values=tuple(values[:, column[name]].tolist()),
         )
 
 

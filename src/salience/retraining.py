@@ -73,8 +73,9 @@ def roar(
         raise BadInput("the shares of ROAR begin at 0, with whole texts, and go to 1 at most")
     names = dict.fromkeys([*([method] if isinstance(method, str) else method), "random"])
     prepare(list(names), {})  # refuses an unknown one before the first training
-    rounds = _Rounds(make, train, test, steps, recursive, recipe, report)
-    place = None if folder is None else _Kept(Path(folder), rounds.identity(make(0)))
+    rounds, first = _Rounds(make, train, test, steps, recursive, recipe, report), make(0)
+    labels_of(first, [*train, *test])  # refuses an unknown one, too
+    place = None if folder is None else _Kept(Path(folder), rounds.identity(first))
     rows: dict[str, list[Sequence[float]]] = {name: [] for name in names}
     for seed in seeds:
         for name in names:

@@ -31,6 +31,9 @@ from salience.verdict import verdict
 from salience.views import evaluation as views
 from shapes import TEXTS, build
 
+pytestmark = pytest.mark.xdist_group("evaluator")
+"""One process, so that the large table is made once."""
+
 
 @pytest.fixture(scope="module")
 def found() -> salience.evaluation.Evaluation:

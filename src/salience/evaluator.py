@@ -270,9 +270,8 @@ class _Judged:
 
     def _leaves_one_out(self, e: Explanation) -> bool:
         """Whether it is what it would be held against."""
-        usual_ones = {"window": 1, "unit": "token"}
-        same = all(e.settings.get(name) == value for name, value in usual_ones.items())
-        return e.method == LEAVE_ONE_OUT and same and e.settings.get("erase") in (None, self.erase)
+        single = (e.method, e.settings.get("window"), e.settings.get("unit")) == (LEAVE_ONE_OUT, 1, "token")
+        return single and e.settings.get("erase") in (None, self.erase)
 
     def _changed(self, metric: Changing, values: np.ndarray, report: Report) -> None:
         """Explanations of changed models, held against those of the model itself."""

@@ -131,8 +131,13 @@ def by_method(model: Model, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Tex
 
 
 def text_of(e: Explanation) -> Text:
-    """What was explained; the two texts of a pair are joined by a line break."""
-    return e.text if e.pair_at is None else (e.text[: e.pair_at - 1], e.text[e.pair_at :])
+    """What was explained: one text, or the two of a pair."""
+    return _parted(e.text, e.pair_at)
+
+
+def _parted(text: str, pair_at: int | None) -> Text:
+    """The two texts of a pair are joined by a line break."""
+    return text if pair_at is None else (text[: pair_at - 1], text[pair_at:])
 
 
 class _Row(NamedTuple):
@@ -155,10 +160,10 @@ def _checked(model: Model, row: Any, number: int, name: str) -> _Row:
     spans = _spans(text, given, number)
     if len(spans) != len(scores):
         raise BadInput(f"row {number} has {len(scores)} scores for {len(spans)} tokens; there must be one for each")
-    pair_at = given.get("pair_at")
-    whole = text if pair_at is None else (text[: int(pair_at) - 1], text[int(pair_at) :])
     label = _label(model, given.get("target"), number)
-    return _Row(whole, spans, [float(s) for s in scores], label, str(given.get("method") or name))
+    return _Row(
+        _parted(text, given.get("pair_at")), spans, [float(s) for s in scores], label, str(given.get("method") or name)
+    )
 
 
 def _spans(text: str, row: Mapping[str, Any], number: int) -> list[Span]:

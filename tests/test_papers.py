@@ -180,3 +180,17 @@ def test_papers_that_compare_methods(name: str, tmp_path: Path, capsys: pytest.C
         assert "is ahead" in out
     assert run([*asked[:2], "--data", "nothing", *asked[4:]]) == 2
     assert "NAME=DATA" in capsys.readouterr().err
+
+
+def test_what_a_model_cannot_do_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "texts.jsonl").write_text('{"text": "A fine film."}\n{"text": "A dull end."}\n')
+    asked = ["--model", "sentiment_bilstm", "--data", f"small={tmp_path / 'texts.jsonl'}", "--out", str(tmp_path / "o")]
+    assert run(["paper", "elephant", *asked]) == 0
+    assert "left out: attention_rollout. " in capsys.readouterr().out
+    (facts,) = json.loads((tmp_path / "o" / "result.json").read_text())
+    assert set(facts["left_out"]) == {"attention_rollout"}
+    assert "attention_rollout" not in facts["methods"]
+    assert {"attention", "lrp"} <= set(facts["seconds"]) <= set(facts["methods"])
+    assert "<h3>Left out</h3>" in (tmp_path / "o" / "report.html").read_text()
+    assert run(["paper", "layer_saliency", *asked]) == 2
+    assert "no language model head" in capsys.readouterr().err

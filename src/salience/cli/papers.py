@@ -130,7 +130,7 @@ def layer_saliency(model: Model, **given: Any) -> None:
             for each in found
         ]
         _write(given["out"], {"result.json": json.dumps(facts, indent=1), "report.html": reports.layer_saliency(found)})
-        table(one.comparison.found)
+        _printed(one.comparison)
         click.echo(f"layer_saliency chooses layer {one.chosen} by itself")
     _told(given)
 
@@ -147,7 +147,7 @@ def elephant(model: Model, **given: Any) -> None:
         found.append(one)
         facts = json.dumps([_facts(each) for each in found], indent=1)
         _write(given["out"], {"result.json": facts, "report.html": reports.elephant(found)})
-        table(one.found)
+        _printed(one)
         for sentence in answer(one.found):
             click.echo(f"• {sentence}")
     _told(given)
@@ -174,13 +174,19 @@ def _sets(given: dict[str, Any], sizes: dict[str, int]) -> "list[tuple[str, list
     return [(name, sampled(read(_source(data, given)), sizes[given["size"]])) for name, data in named]
 
 
+def _printed(one: Any) -> None:
+    table(one.found)
+    for name, why in one.left_out.items():
+        click.echo(f"left out: {name}. {why}")
+
+
 def _facts(one: Any) -> dict[str, Any]:
     from salience.views.evaluation import to_json
 
     facts = json.loads(to_json(one.found))
     for cell in facts["cells"]:
         del cell["values"]
-    return {"data": one.data, "seconds": dict(one.seconds), **facts}
+    return {"data": one.data, "seconds": dict(one.seconds), "left_out": dict(one.left_out), **facts}
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

@@ -28,9 +28,9 @@ def run(
     *,
     report: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """The table of one data set."""
+    """The table of one data set. The model needs attention; of the other methods, those it cannot run are left out."""
     metrics = (*METRICS, *(PLAUSIBLE if any(e.rationale for e in given) else ()))
-    return compared(model, data, given, (*ATTENTION, *SALIENCY), metrics, report=report)
+    return compared(model, data, given, (*ATTENTION, *SALIENCY), metrics, needed=ATTENTION[:1], report=report)
 
 
 def answer(found: Evaluation) -> list[str]:
@@ -41,7 +41,9 @@ def answer(found: Evaluation) -> list[str]:
 def _sentence(found: Evaluation, metric: str) -> str:
     best = found.best(metric)
     cells = {
-        name: found.cells[name, metric] for name in (*ATTENTION, *SALIENCY) if found.cells[name, metric].estimate.n
+        name: found.cells[name, metric]
+        for name in (*ATTENTION, *SALIENCY)
+        if name in found.methods and found.cells[name, metric].estimate.n
     }
     side = ATTENTION if best in SALIENCY else SALIENCY
     sign = 1 if cells[best].better == "higher" else -1

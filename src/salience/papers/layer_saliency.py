@@ -62,7 +62,7 @@ def run(
     lm = fit_head(model, texts) if head == FIT else head
     metrics = (*METRICS, *(PLAUSIBLE if any(e.rationale for e in given) else ()))
     settings = {"layer_saliency.layer": "all", "layer_saliency.decode": decode, "layer_saliency.head": lm}
-    found = compared(model, data, given, METHODS, metrics, report=report, **settings)
+    found = compared(model, data, given, METHODS, metrics, needed=METHODS[-1:], report=report, **settings)
     curve = coherence(model, texts, head=lm)
     (one,) = explain(model, texts[0], "layer_saliency", decode=decode, head=lm)
     return Result(found, tuple(curve), int(one.settings["layer"]))

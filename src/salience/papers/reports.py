@@ -102,12 +102,14 @@ def _comparison(one: Comparison) -> str:
     found = one.found
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(found))
     seconds = [(name, f"{1000 * value:.1f}") for name, value in one.seconds.items()]
+    left = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in one.left_out.items())
     drawn_curves = figure(curves(found, "svg")) if found.curves else ""
     return (
         f"<h2>{escape(one.data)}, {escape(found.model)}</h2><ul>{said}</ul>"
         f"{table(['', *(heading(found, metric) for metric in found.metrics)], rows(found))}"
         f"<p>{escape(legend(found))}.</p>{figure(bars(found, 'svg'))}{drawn_curves}"
         f"<h3>Milliseconds per text, on this machine</h3>{table((), seconds)}"
+        + (f"<h3>Left out</h3><ul>{left}</ul>" if left else "")
     )
 
 

@@ -57,6 +57,21 @@ def test_shortcuts_from_the_command_line(place: Path, capsys: pytest.CaptureFixt
     assert "has not learnt" in capsys.readouterr().err
 
 
+def test_a_shortcut_that_is_not_learnt_does_not_lose_the_others(place: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["test", "shortcuts", *given(place), "--words", "fox,dog,lazy", "--share", "1", "--method", "occlusion"]
+    asked += ["--kind", "pair", "--kind", "token"]
+    assert run(asked) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "token: precision" in out
+    assert "pair: precision" not in out
+    assert "• pair: " in out
+    assert "has not learnt to use the shortcut" in out
+    assert run([*asked, "--json"]) == 0
+    token, pair = json.loads(capsys.readouterr().out)
+    assert token["shortcut"]["kind"] == "token"
+    assert "has not learnt" in pair["refused"]
+
+
 def test_remove_and_retrain_from_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):
     out, page = place / "roar", place / "roar.html"
     asked = ["test", "roar", *given(place), "--method", "gradient", "--seeds", "2", "--step", "0.5", "--out", str(out)]

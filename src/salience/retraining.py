@@ -76,16 +76,21 @@ def roar(
     rounds, first = _Rounds(make, train, test, steps, recursive, recipe, report), make(0)
     labels_of(first, [*train, *test])  # refuses an unknown one, too
     place = None if folder is None else _Kept(Path(folder), rounds.identity(first))
-    rows: dict[str, list[Sequence[float]]] = {name: [] for name in names}
-    for seed in seeds:
-        for name in names:
-            row = None if place is None else place.read(name, seed)
-            if row is None:
-                row = rounds.row(name, seed)
-                if place is not None:
-                    place.write(name, seed, row)
-            rows[name].append(row)
-    return {name: Curve(steps, tuple(map(tuple, of))) for name, of in rows.items()}
+    found = [_rows(rounds, list(names), seed, place) for seed in seeds]
+    return {name: Curve(steps, tuple(tuple(rows[name]) for rows in found)) for name in names}
+
+
+def _rows(rounds: "_Rounds", names: Sequence[str], seed: int, place: "_Kept | None") -> dict[str, list[float]]:
+    """Of one seed, every method's accuracies; those that are kept are read."""
+    rows = {} if place is None else {name: row for name in names if (row := place.read(name, seed)) is not None}
+    missing = [name for name in names if name not in rows]
+    ends = rounds.ends(seed) if missing else None
+    for name in missing:
+        assert ends is not None
+        rows[name] = rounds.row(name, seed, ends)
+        if place is not None:
+            place.write(name, seed, rows[name])
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +103,53 @@ class _Rounds:
     recipe: Recipe
     report: Report
 
-    def row(self, method: str, seed: int) -> list[float]:
+    def ends(self, seed: int) -> "_Ends":
+        """The trainings in which all methods are alike: on whole texts, and on texts without a single token."""
+        reader = self.make(seed)
+        whole = [_Texts.of(reader, some) for some in (self.train, self.test)]
+        model, accuracy = self.trained(whole, seed)
+        bare = self.trained([some.bare() for some in whole], seed)[1] if self.steps[-1] == 1 else None
+        return _Ends(whole, model, accuracy, bare)
+
+    def row(self, method: str, seed: int, ends: "_Ends") -> list[float]:
         """Test accuracy at every share, each of another training."""
-        found: list[float] = []
-        texts = whole = [_Texts.of(self.make(seed), some) for some in (self.train, self.test)]
-        teller: Model | None = None
-        for share in self.steps:
-            if teller is not None:
-                texts = [some.masked(teller, method, share, seed) for some in (texts if self.recursive else whole)]
-            model = self.make(seed)
-            for _ in fit(model, self.train, encoded=texts[0].encoded, recipe=replace(self.recipe, seed=seed)):
-                pass
-            found.append(texts[1].accuracy(model))
+        found = [ends.accuracy]
+        self.report(method, seed, self.steps[0], found[0])
+        texts, teller = ends.whole, ends.model
+        for share in self.steps[1:]:
+            if share == 1 and ends.bare is not None:
+                found.append(ends.bare)
+            else:
+                some = [each.masked(teller, method, share, seed) for each in texts]
+                model, accuracy = self.trained(some, seed)
+                found.append(accuracy)
+                texts, teller = (some, model) if self.recursive else (texts, teller)
             self.report(method, seed, share, found[-1])
-            teller = model if self.recursive or teller is None else teller
         return found
+
+    def trained(self, texts: Sequence["_Texts"], seed: int) -> tuple[Model, float]:
+        """A new model of the first texts, and its accuracy on the second."""
+        model = self.make(seed)
+        for _ in fit(model, self.train, encoded=texts[0].encoded, recipe=replace(self.recipe, seed=seed)):
+            pass
+        return model, texts[1].accuracy(model)
 
     def identity(self, model: Model) -> str:
         """What the numbers depend on, beside method and seed."""
         data = [(e.id, e.text, e.label) for some in (self.train, self.test) for e in some]
         settings = (self.steps, self.recursive, replace(self.recipe, seed=0))
         return blake2b(repr((digest(model), data, settings)).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Where the curves of one seed begin and end, whatever the method."""
+
+    whole: Sequence["_Texts"]
+    model: Model
+    accuracy: float
+    bare: float | None
+    """Accuracy where every token is masked, if the shares go so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +238,10 @@ class _Texts:
             gone[i] = gone[i] | frozenset(left[:count])
         return replace(self, gone=gone)
 
+    def bare(self) -> "_Texts":
+        """With every token masked."""
+        return replace(self, gone=[frozenset(t for t, s in enumerate(e.special) if not s) for e in self.whole])
+
     def accuracy(self, model: Model) -> float:
         encoded, right = self.encoded, 0
         for rows in pack([len(e) for e in encoded], model.budget):
@@ -221,42 +256,56 @@ def _label(example: Example) -> str | int | None:
 
 # ------------------------------------------------------------------------------------------------------ simulatability
 
+NONE = "none"
+"""Of a student that is shown no explanation."""
+
+Taught = Callable[[str, int, float], None]
+"""(method or ``none``, seed, agreement), after every training"""
+
 
 def simulatability(
     make: Make,
     teacher: Model,
     train: Sequence[Example],
     test: Sequence[Example],
-    method: str | None,
+    method: str | Sequence[str],
     *,
     seeds: Sequence[int] = range(5),
     share: float = 0.1,
     weight: float = 1.0,
     recipe: Recipe = Recipe(),  # noqa: B008
-) -> Spread:
+    report: Taught = lambda *_: None,
+) -> dict[str, Spread]:
     """How often a student agrees with its teacher on new texts, after learning the teacher's answers to ``train``.
 
-    With a ``method``, the student's attention is held to the teacher's explanations while it learns; the gain over
-    ``None`` is what the explanations teach. They mark the same share of tokens for every method, so that none says
-    more by saying more words.
+    Its attention is held to the teacher's explanations while it learns; the gain over ``none``, the student that is
+    shown none, is what they teach. They mark the same share of tokens for every method, so that none says more by
+    saying more words. ``none`` and random are always there.
 
     Paper: Pruthi et al. 2022, Evaluating Explanations: How Much Do Explanations from the Teacher Aid Students?,
     arXiv:2012.00893
     """
-    if method is not None:
-        prepare(method, {})  # refuses an unknown one before the first training
+    names = list(dict.fromkeys([*([method] if isinstance(method, str) else method), "random"]))
+    prepare(names, {})  # refuses an unknown one before the first training
     _check_alike(teacher, make(0), [*train, *test])
-    lessons = _answered(teacher, train)
-    objective = Objective()
-    if method is not None:
-        lessons, objective = _explained(teacher, lessons, method, share), Objective(attention_to_explanation, weight)
-    truth, agreed = _answered(teacher, test), list[float]()
-    for seed in seeds:
-        student = make(seed)
-        list(fit(student, lessons, objective=objective, recipe=replace(recipe, seed=seed)))
-        answers = _answered(student, test)
-        agreed.append(float(np.mean([a.label == b.label for a, b in zip(answers, truth, strict=True)])))
-    return Spread(tuple(agreed))
+    lessons, truth = _answered(teacher, train), _answered(teacher, test)
+    held = Objective(attention_to_explanation, weight)
+    courses = {NONE: (lessons, Objective())}
+    courses |= {name: (_explained(teacher, lessons, name, share), held) for name in names}
+    found: dict[str, Spread] = {}
+    for name, (shown, objective) in courses.items():
+        agreed: list[float] = []
+        for seed in seeds:
+            student = make(seed)
+            list(fit(student, shown, objective=objective, recipe=replace(recipe, seed=seed)))
+            agreed.append(_agreement(_answered(student, test), truth))
+            report(name, seed, agreed[-1])
+        found[name] = Spread(tuple(agreed))
+    return found
+
+
+def _agreement(answers: Sequence[Example], truth: Sequence[Example]) -> float:
+    return float(np.mean([a.label == b.label for a, b in zip(answers, truth, strict=True)]))
 
 
 def _check_alike(teacher: Model, student: Model, given: Sequence[Example]) -> None:

@@ -216,7 +216,8 @@ def run(
         epochs, known = epoch.number, learnt(model, unseen, shortcut)
         if known.used:
             break
-    found = pointed(model, unseen, shortcut, method, report=report, seed=recipe.seed, **settings)
+    _must_use(model, known)
+    found = _found(model, unseen, method, settings, report, recipe.seed)
     return Result(shortcut, model.name, epochs, known, sum(e.rationale is not None for e in unseen), found)
 
 
@@ -244,12 +245,27 @@ def pointed(
 
     A model that does not use the shortcut is refused: its explanations could be right and yet miss it.
     """
-    if not (known := learnt(model, given, shortcut)).used:
+    _must_use(model, learnt(model, given, shortcut))
+    return _found(model, given, method, settings, report, seed)
+
+
+def _must_use(model: Model, known: Learnt) -> None:
+    if not known.used:
         raise BadModel(
             f"{model.name} has not learnt to use the shortcut: {known}, where at least {LEARNT:.0%} must be"
             f"{'' if known.without is None else f' and at most {LOOSE:.0%} without it'}. Train longer, at a higher "
             "rate, or plant it in more texts."
         )
+
+
+def _found(
+    model: Model,
+    given: Sequence[Example],
+    method: AnyMethod | Sequence[AnyMethod],
+    settings: Mapping[str, Any],
+    report: Callable[[int, int], None] | None,
+    seed: int,
+) -> dict[str, Found]:
     texts = [e for e in given if e.rationale]
     asked = each_layer(model, prepare([*(m for m in listed(method) if m not in CONTROLS), *CONTROLS], settings))
     encoded = read(model, texts)

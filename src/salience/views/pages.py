@@ -35,15 +35,18 @@ def figure(svg: bytes) -> str:
 _STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 0; background: #f6f5f2; color: #1c1f24; font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.35rem; font-weight: 600; margin: 0 0 1.5rem; }
+main { max-width: 68rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+h1, h2, h3 { font-weight: 600; line-height: 1.25; }
+h1 { font-size: 1.6rem; margin: 0 0 1.5rem; }
+h2 { font-size: 1.25rem; margin: 2.5rem 0 1rem; }
+h3 { font-size: 1.05rem; margin: 2rem 0 .75rem; }
 .wide { overflow-x: auto; }
 .report { border-collapse: collapse; margin: 1rem 0; }
 .report th, .report td { padding: .25rem .9rem .25rem 0; text-align: start; border-bottom: 1px solid #8884;
   vertical-align: top; }
 .report tbody th { white-space: nowrap; }
 .report th { font-weight: 500; }
-.report td { font-variant-numeric: tabular-nums; white-space: pre-line; }
+.report td { font-size: .9rem; font-variant-numeric: tabular-nums; white-space: pre; }
 figure { margin: 1rem 0; padding: 1rem; background: #fff; border-radius: 12px; }
 @media (prefers-color-scheme: dark) { body { background: #121417; color: #e9eaec; } }
 """

@@ -17,7 +17,7 @@ import salience
 from salience import metrics
 from salience.cli import run
 from salience.data import source
-from salience.errors import BadInput
+from salience.errors import BadInput, UnfinishedRun
 from salience.evaluation import CONTROLS
 from salience.evaluator import evaluate, stored
 from salience.foreign import by_method, carried, from_captum, from_inseq, from_shap, imported, located
@@ -313,6 +313,25 @@ def test_a_run_is_measured_as_it_is(tmp_path: Path):
         stored(salience.load("sentiment_bilstm"), tmp_path / "run")
     with pytest.raises(BadInput, match="does not explain 1 of 1 texts, the first of them 'z'"):
         stored(model, tmp_path / "run", [Example("z", "x")])
+
+
+def test_a_run_that_is_not_finished_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "data.jsonl").write_text('"A fine film."\n"A bore."\n')
+    folder = salience.explain_data("sentiment", tmp_path / "data.jsonl", tmp_path / "run", ["gradient", "lrp"]).path
+    kept = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(kept | {"finished": None}))
+    with pytest.warns(UnfinishedRun, match="of the 2 texts"):
+        stored(salience.load(), folder)
+    assert run(["test", "agreement", str(folder)]) == 0
+    assert "is not finished" in capsys.readouterr().err
+
+
+def test_texts_that_are_cut_are_told():
+    model = salience.load()
+    found = evaluate(model, ["A fine film.", "a fine film " * 300], "gradient", metrics=["sufficiency"])
+    assert found.truncated == 1
+    assert "2 texts, 1 of them cut" in views.legend(found)
+    assert "cut" not in views.legend(evaluate(model, ["A fine film."], "gradient", metrics=["sufficiency"]))
 
 
 def test_scores_that_do_not_fit():

@@ -24,6 +24,10 @@ class TruncatedText(UserWarning):
     """The model saw only a part of a text."""
 
 
+class UnfinishedRun(UserWarning):
+    """Some texts of a data set are not explained yet."""
+
+
 def choose(value: object, options: Iterable[str], what: str) -> str:
     """Return ``value`` if it is one of ``options``; otherwise raise, naming the nearest."""
     known = list(options)

@@ -40,6 +40,8 @@ class Evaluation:
 
     model: str
     texts: int
+    truncated: int
+    """Texts of which the model saw only a part, being too long for it. What it did not see is not measured."""
     ids: tuple[str, ...]
     methods: tuple[str, ...]
     """The controls are the last."""

@@ -186,6 +186,7 @@ def stored(
     rows = dict(opened.rows())
     if not rows:
         raise BadInput(f"{run} holds no explanation yet; explain its data to the end first")
+    opened.warn_unless_finished()
     texts = [Example(name, text_of(row[0])) for name, row in rows.items()] if given is None else list(given)
     if missing := [e.id for e in texts if e.id not in rows]:
         raise BadInput(f"{run} does not explain {len(missing)} of {len(texts)} texts, the first of them {missing[0]!r}")
@@ -362,6 +363,7 @@ def _evaluation(
     return Evaluation(
         model=judged.model.name,
         texts=len(judged.given),
+        truncated=sum(bool(e.unseen) for e in judged.encoded),
         ids=tuple(e.id for e in judged.given),
         methods=names,
         metrics=wanted,

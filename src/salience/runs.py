@@ -7,6 +7,7 @@ there tell what is done, whatever happened to the process that wrote them.
 import json
 import os
 import re
+import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from salience.data import Rejected, Shard
-from salience.errors import BadInput, SalienceError, choose
+from salience.errors import BadInput, SalienceError, UnfinishedRun, choose
 from salience.explanation import Explanation
 from salience.work import About, Part, explanations
 
@@ -48,6 +49,15 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.manifest.get("finished") is not None
+
+    def warn_unless_finished(self) -> None:
+        """For those who take the run for the whole data set."""
+        if not self.finished:
+            warnings.warn(
+                f"{self.path} is not finished: what follows is of the {len(self)} texts that are explained",
+                UnfinishedRun,
+                stacklevel=3,
+            )
 
     @property
     def methods(self) -> dict[str, str]:

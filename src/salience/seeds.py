@@ -37,6 +37,8 @@ def agreement(runs: Sequence[str | Path], *, seed: int = 0) -> Agreement:
     if not runs:
         raise BadInput("name a run, or several to compare")
     opened = [open_run(run) for run in runs]
+    for run in opened:
+        run.warn_unless_finished()
     rows = [dict(run.rows()) for run in opened]
     shared = [name for name in rows[0] if all(name in other for other in rows)]
     if not shared:

@@ -59,11 +59,12 @@ def terminal(found: Evaluation) -> Table:
 def legend(found: Evaluation) -> str:
     least = min((cell.estimate.n for cell in found.cells.values() if cell.estimate.n), default=0)
     some = "" if least == found.texts else f" ({least} of them at least, where some have no number)"
+    cut = f", {found.truncated} of them cut as they are too long for the model" if found.truncated else ""
     aspects = {cell.aspect for cell in found.cells.values()}
     erased = f"; tokens erased by {found.settings['erase']}" if aspects & {"faithfulness", "leave_one_out"} else ""
     star = f"; {BEYOND} beats random beyond doubt, corrected for {len(found.real)} methods"
     return (
-        f"n = {found.texts} texts{some}, 95 % intervals of a bootstrap over them{erased}"
+        f"n = {found.texts} texts{cut}{some}, 95 % intervals of a bootstrap over them{erased}"
         f"{star if aspects - {'robustness'} else ''}"
     )
 

@@ -251,15 +251,23 @@ def _recovered(
 
 
 def _automatic(model: Model, head: LanguageHead) -> int:
-    """The deepest layer whose coherence is within the tolerance of the best, measured once on the bundled sample."""
+    """The deepest layer whose coherence is within the tolerance of the best, measured once on the bundled sample.
+
+    Not the last, if the classifier reads a single token of it: what the others hold there decides nothing.
+    """
     version = sum(p._version for p in model.module.parameters())  # training changes it
     if version not in head.layers:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncatedText)  # these are not the caller's texts
-            curve = [c for c in coherence(model, _sample(), head=head) if c.layer]
+            last = model.layers if model.layers == 1 or _reads_several(model) else model.layers - 1
+            curve = [c for c in coherence(model, _sample(), head=head) if 0 < c.layer <= last]
         best = max(c.log_probability for c in curve)
         head.layers[version] = max(c.layer for c in curve if c.log_probability >= best - TOLERANCE)
     return head.layers[version]
+
+
+def _reads_several(model: Model) -> bool:
+    return bool((model.read_from(model.batch(model.encode(_sample()[:1]))) > 0).sum() > 1)
 
 
 def _sample() -> list[str]:

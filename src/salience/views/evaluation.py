@@ -172,7 +172,10 @@ def curves(found: Evaluation, kind: str) -> bytes:
     return drawn(chart, kind)
 
 
-PALETTE = ("#2f6f9f", "#d9822b", "#4c9a5b", "#b0413e", "#7b5ea7", "#8c6d4f", "#3aa6a6", "#c65d94", "#8a8f2d", "#5b6b82")
+PALETTE = (
+    *("#2f6f9f", "#d9822b", "#4c9a5b", "#b0413e", "#7b5ea7", "#8c6d4f", "#3aa6a6", "#c65d94", "#8a8f2d", "#5b6b82"),
+    *("#8fc1e3", "#f3bf80", "#9dd3a8", "#e59a97", "#c2addf", "#cfb397", "#8fdada", "#ecabcd", "#cbce70", "#111318"),
+)
 
 
 def colours(methods: Sequence[str]) -> list[str]:

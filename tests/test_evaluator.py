@@ -129,6 +129,50 @@ def test_the_answer_says_what_the_table_says(found: salience.evaluation.Evaluati
     assert not alone.cells["occlusion", "comprehensiveness"].beats_random
 
 
+def test_methods_that_are_as_good_are_named_together():
+    made = salience.explain(salience.load(), ["A fine film.", "A bore.", "It is dull."] * 6, "occlusion")
+    texts = [e.text for e in made]
+    found = evaluate(salience.load(), texts, "occlusion", explained={"theirs": made}, metrics="comprehensiveness")
+    if found.cells["occlusion", "comprehensiveness"].beats_random:
+        assert "use theirs or occlusion: of 1 measure of faithfulness each beats" in verdict(found)[0]
+    else:
+        assert "believe none of them" in verdict(found)[0]
+
+
+def test_people_are_not_said_to_agree_where_they_do_not():
+    given = [Example(str(i), text, rationale=((0, 1),)) for i, text in enumerate(["A fine film.", "A bore.", "A gem."])]
+    found = evaluate(salience.load(), given, "occlusion", metrics=["token_f1"])
+    said = verdict(found)
+    assert "No method is shown to meet what people have marked better than random; first is occlusion" in said[0]
+    assert "Beware: without looking at the model, " in said[1]
+    assert "position" in said[1]
+
+
+def test_the_work_is_told_as_one():
+    told: list[tuple[int, int]] = []
+    evaluate(salience.load(), ["A fine film.", "A bore."], "gradient", report=lambda *one: told.append(one))
+    done = [d for d, _ in told]
+    assert done == sorted(done)
+    assert told[-1] == (4, 4)
+    assert {of for _, of in told} == {4}
+
+
+def test_rationales_that_count_words_are_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    line = {"text": "A truly wonderful film with a heart", "marks": [[1, 3], [6, 7]]}
+    (tmp_path / "data.jsonl").write_text(f"{json.dumps(line)}\n")
+    asked = ["evaluate", "--data", str(tmp_path / "data.jsonl"), "--rationale-column", "marks", "--metric", "token_f1"]
+    assert run([*asked, "--method", "gradient"]) == 0
+    assert "say so (--spans words)" in capsys.readouterr().err
+    assert run([*asked, "--method", "gradient", "--spans", "words"]) == 0
+    assert capsys.readouterr().err == ""
+    assert run([*asked, "--spans", "sentiments"]) == 2
+    assert "--label-column" in capsys.readouterr().err
+    assert run(["evaluate", "--metric", "roar"]) == 2
+    assert "salience test roar" in capsys.readouterr().err
+    assert run(["evaluate", "--model", "sentimen"]) == 2
+    assert "Did you mean 'sentiment'" in capsys.readouterr().err
+
+
 def test_few_texts_prove_nothing_and_many_may():
     """By sign flips the p-value of n pairs is at least 2 ** (1 − n), however narrow the interval."""
     dice = np.random.default_rng(0)
@@ -480,10 +524,14 @@ def test_tokens_are_found_whatever_case_accents_and_unknown_ones(text: str, toke
         ('{"text": "A bore.", "scores": [1], "offsets": [[0, "x"]]}', "offsets must be a list of"),
         ('{"text": "A bore.", "scores": [1], "offsets": [[0, 99]]}', "outside its text of 7"),
         ('{"text": "A bore.", "scores": [1, 2], "tokens": [1, 2]}', "tokens must be a list of texts"),
-        ('{"text": "A bore.", "scores": [NaN], "tokens": ["A"]}', "NaN is none"),
+        ('{"text": "A bore.", "scores": [NaN], "tokens": ["A"]}', "NaN, infinity"),
         ('{"text": "A bore.", "scores": [1, 2], "tokens": ["A"]}', "2 scores for 1 tokens"),
         ('{"text": "A bore.", "scores": [1], "tokens": ["A"], "target": [1]}', "a label's name or number"),
         ('{"text": "A bore.", "scores": [1], "tokens": ["A"], "target": "grim"}', "row 2: unknown label"),
+        ('{"text": "A bore.", "tokens": ["A"]}', "row 2 has no scores; its columns are text, tokens"),
+        ('{"text": "A bore.", "scores": [1], "offsets": [[5, 2]]}', "the span 5 to 2 ends before it begins"),
+        ('{"text": "A bore.", "scores": [1, 2], "tokens": ["A", "fox"]}', "row 2: the token 'fox' does not follow"),
+        ('{"text": "It is a bore.", "scores": [1], "tokens": ["bore"]}', "at character 0 of the text, where 'It is"),
         ("{", "line 3 of"),
     ],
 )

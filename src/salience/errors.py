@@ -28,6 +28,10 @@ class UnfinishedRun(UserWarning):
     """Some texts of a data set are not explained yet."""
 
 
+class DoubtfulRationale(UserWarning):
+    """What people are said to have marked looks like a mistake."""
+
+
 def choose(value: object, options: Iterable[str], what: str) -> str:
     """Return ``value`` if it is one of ``options``; otherwise raise, naming the nearest."""
     known = list(options)

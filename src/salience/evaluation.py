@@ -42,17 +42,17 @@ class Evaluation:
     texts: int
     truncated: int
     """Texts of which the model saw only a part, being too long for it. What it did not see is not measured."""
-    ids: tuple[str, ...]
+    ids: tuple[str, ...] = field(repr=False)
     methods: tuple[str, ...]
     """The controls are the last."""
     metrics: tuple[str, ...]
-    cells: Mapping[tuple[str, str], Cell]
+    cells: Mapping[tuple[str, str], Cell] = field(repr=False)
     """By method and metric."""
-    curves: Mapping[str, Mapping[str, tuple[float, ...]]]
+    curves: Mapping[str, Mapping[str, tuple[float, ...]]] = field(repr=False)
     """Mean curves by metric and method, from nothing to everything."""
-    gaps: Mapping[str, Mapping[str, Estimate]]
+    gaps: Mapping[str, Mapping[str, Estimate]] = field(repr=False)
     """How far methods miss what theory promises, by method and name of the gap."""
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     @property
     def real(self) -> list[str]:

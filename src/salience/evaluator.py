@@ -53,7 +53,7 @@ def evaluate(
     method: AnyMethod | Sequence[AnyMethod] = METHODS,
     *,
     explained: Mapping[str, Sequence[Explanation]] | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     target: str | int | None = None,
     kind: Kind = "logit",
     erase: Erasure | None = None,
@@ -75,19 +75,23 @@ def evaluate(
     real = [m for m in listed(method) if m not in CONTROLS]
     if not real and not before:
         raise BadInput(f"{', '.join(CONTROLS)} are always measured; name a method to hold against them")
-    wanted = _wanted(model, given, metrics, again=bool(real))
+    wanted = _wanted(model, given, [metrics] if isinstance(metrics, str) else metrics, again=bool(real))
     own, others = _parted(settings, wanted)
     asked = each_layer(model, prepare([*real, *CONTROLS], others))
     if before and target is not None:
         raise BadInput(f"explanations that are there are of their own labels; leave out the target {target!r}")
     if twice := before.keys() & columns(asked):
-        raise BadInput(f"{', '.join(twice)} is there already, and would be made again; leave out the method")
+        raise BadInput(
+            f"{', '.join(twice)} is there already, and would be made again; leave out the method: whatever is "
+            "there is measured"
+        )
     encoded = read(model, given)
     _check(given, encoded, before)
     labels = [_column(model, e) for e in next(iter(before.values()))] if before else [target] * len(given)
-    made = _explained(model, encoded, asked, [Target(label, kind=kind) for label in labels], report)
+    told = _Phases(report or (lambda *_: None), 2 if any(_metrics.chosen(wanted)[:2]) else 1)
+    made = _explained(model, encoded, asked, [Target(label, kind=kind) for label in labels], told.next())
     judged = _Judged(model, given, encoded, before | made, asked, erase or usual(model), own)
-    values, curves = judged.measured(wanted, report or (lambda *_: None))
+    values, curves = judged.measured(wanted, told)
     return _evaluation(judged, wanted, values, curves, seed)
 
 
@@ -100,7 +104,7 @@ def _wanted(model: Model, given: Sequence[Example], metrics: Sequence[str] | Non
     if wanted.marking and not rationales:
         raise BadInput(
             f"{wanted.marking[0].__name__} needs rationales, and no text has one; name the column that holds what "
-            "people have marked"
+            "people have marked (--rationale-column)"
         )
     if model.link == "identity" and (deciding := [m for m in metrics if m in DECIDING]):
         raise BadInput(
@@ -189,8 +193,23 @@ def stored(
     opened.warn_unless_finished()
     texts = [Example(name, text_of(row[0])) for name, row in rows.items()] if given is None else list(given)
     if missing := [e.id for e in texts if e.id not in rows]:
-        raise BadInput(f"{run} does not explain {len(missing)} of {len(texts)} texts, the first of them {missing[0]!r}")
+        raise BadInput(
+            f"{run} does not explain {len(missing)} of {len(texts)} texts, the first of them {missing[0]!r}; explain "
+            "them too, or give the data that was explained"
+        )
     return texts, {name: [rows[e.id][i] for e in texts] for i, name in enumerate(opened.methods)}
+
+
+class _Phases:
+    """Phases that go through all texts, told as one piece of work. What was not foreseen makes it longer."""
+
+    def __init__(self, report: Report, foreseen: int) -> None:
+        self._report, self._foreseen, self._begun = report, foreseen, 0
+
+    def next(self) -> Report:
+        before, self._begun = self._begun, self._begun + 1
+        phases = max(self._foreseen, self._begun)
+        return lambda done, of: self._report(before * of + done, phases * of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +227,15 @@ class _Judged:
     """Of metrics, by their names."""
 
     def measured(
-        self, wanted: tuple[str, ...], report: Report
+        self, wanted: tuple[str, ...], told: "_Phases"
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
         """Numbers of (texts × methods) by metric, and the mean curves."""
         erasing, leaving, marking, changing = _metrics.chosen(wanted)
         n, k = len(self.given), len(self.explained)
         values = {name: np.full((n, k), np.nan) for name in wanted}
         curves: dict[str, list[list[np.ndarray]]] = {m.__name__: [[] for _ in range(k)] for m in erasing if m.curve}
-        done = 0
-        for rows in pack([len(e) for e in self.encoded], self.model.budget) if erasing or leaving else ():
+        done, report = 0, told.next() if erasing or leaving else None
+        for rows in pack([len(e) for e in self.encoded], self.model.budget) if report else ():
             if erasing:
                 for column, found in enumerate(self._erased(rows, erasing)):
                     for metric, one in zip(erasing, found, strict=True):
@@ -225,11 +244,12 @@ class _Judged:
                             curves[metric.__name__][column].append(one.curve.numpy())
             if leaving:
                 self._left_out(rows, values)
+            assert report is not None
             report(done := done + len(rows), n)
         if marking:
             self._marked(marking, values)
         for metric in changing:
-            self._changed(metric, values[metric.__name__], report)
+            self._changed(metric, values[metric.__name__], told)
         means = {
             name: {m: np.concatenate(parts, 1).mean(1) for m, parts in zip(self.explained, of, strict=True)}
             for name, of in curves.items()
@@ -274,11 +294,11 @@ class _Judged:
         single = (e.method, e.settings.get("window"), e.settings.get("unit")) == (LEAVE_ONE_OUT, 1, "token")
         return single and e.settings.get("erase") in (None, self.erase)
 
-    def _changed(self, metric: Changing, values: np.ndarray, report: Report) -> None:
+    def _changed(self, metric: Changing, values: np.ndarray, told: "_Phases") -> None:
         """Explanations of changed models, held against those of the model itself."""
         targets = [Target(e.target.column, kind=scale(e.target.kind)) for e in self.explained[CONTROLS[0]]]
         for model in metric(self.model, **self._settings(metric)):
-            again = _explained(model, self.encoded, self.asked, targets, report)
+            again = _explained(model, self.encoded, self.asked, targets, told.next())
             for column, (name, before) in enumerate(self.explained.items()):
                 pairs = zip(before, again[name], strict=True) if name in again else ()
                 found = [metric.compared(np.array(a.content), np.array(b.content)) for a, b in pairs]

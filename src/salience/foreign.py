@@ -5,6 +5,7 @@ for, and a token of ours gets what falls on its own. Sums are kept, and any toke
 """
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -48,8 +49,8 @@ def carried(offsets: Sequence[Span], scores: Sequence[float], onto: Encoded) -> 
 def located(text: str, tokens: Sequence[str]) -> list[Span]:
     """Where each token stands in the text, one after the other; marks of tokenizers (##, ▁, Ġ) are no part of it.
 
-    Case and accents do not count. Tokens that are not found, such as an unknown one, share what lies between their
-    neighbours; if nothing does, as beside a special one, their span is empty.
+    Case and accents do not count, and punctuation may be missing. Unknown tokens share what lies between their
+    neighbours; the span of a special one is empty. A word that does not follow in the text is refused.
 
     >>> located("so unfair", ["[CLS]", "so", "un", "##fair"])
     [(0, 0), (0, 2), (3, 5), (5, 9)]
@@ -58,21 +59,32 @@ def located(text: str, tokens: Sequence[str]) -> list[Span]:
     """
     folded, origin = _folded(text)
     found: list[Span] = []
-    at, lost = 0, 0
-    for token in tokens:
-        bare, _ = _folded(token.removeprefix("##").lstrip("▁Ġ ").removesuffix("</w>").strip())
+    at, lost = 0, list[int]()
+    for number, token in enumerate(tokens):
+        plain = token.removeprefix("##").lstrip("▁Ġ ").removesuffix("</w>").strip()
+        bare, _ = _folded(plain)
         start = folded.find(bare, at) if bare else -1
-        # Tokens follow each other but for white space; one that is far away is another word of the same letters.
-        if start < 0 or (not lost and folded[at:start].strip()):
-            found.append((origin[at], origin[at]))
-            lost += 1
+        if start >= 0 and (lost or not re.search(r"\w", folded[at:start])):
+            for i in lost:
+                found[i] = _stripped(text, origin[at], origin[start])
+            at, lost = start + len(bare), []
+            found.append((origin[start], origin[at - 1] + 1))
             continue
-        gap = _stripped(text, origin[at], origin[start])
-        found[len(found) - lost :] = [gap] * lost
-        at, lost = start + len(bare), 0
-        found.append((origin[start], origin[at - 1] + 1))
-    found[len(found) - lost :] = [_stripped(text, origin[at], len(text))] * lost
+        if not plain.isascii() or bare.strip("[<>]") == "unk":
+            lost.append(number)
+        elif plain and not _SPECIAL.fullmatch(plain):
+            raise BadInput(
+                f"the token {token!r} does not follow at character {origin[at]} of the text, where "
+                f"{text[origin[at] :][:20].strip()!r} stands; give all tokens of a text in their order, or offsets"
+            )
+        found.append((origin[at], origin[at]))
+    for i in lost:
+        found[i] = _stripped(text, origin[at], len(text))
     return found
+
+
+_SPECIAL = re.compile(r"\[[A-Z]+\d*\]|<[^<>\s]+>")
+"""As tokenizers write them: [CLS], <s>, <|endoftext|>."""
 
 
 def _folded(text: str) -> tuple[str, list[int]]:
@@ -153,10 +165,14 @@ def _checked(model: Model, row: Any, number: int, name: str) -> _Row:
         raise BadInput(f"row {number} is {_kind(row)}; it must be an object with text, scores and offsets or tokens")
     given: Mapping[str, Any] = row
     text, scores = given.get("text"), cast(Any, given.get("scores"))
+    if missing := [column for column in ("text", "scores") if column not in given]:
+        raise BadInput(f"row {number} has no {missing[0]}; its columns are {', '.join(given)}")
     if not isinstance(text, str) or not text.strip():
         raise BadInput(f"row {number}: text must be a text that is not empty, not {text!r}")
     if not _listed(scores, _is_number):
-        raise BadInput(f"row {number}: scores must be a list of finite numbers, one per token; NaN is none")
+        raise BadInput(
+            f"row {number}: scores must be a list of finite numbers, one per token; NaN, infinity and texts are none"
+        )
     spans = _spans(text, given, number)
     if len(spans) != len(scores):
         raise BadInput(f"row {number} has {len(scores)} scores for {len(spans)} tokens; there must be one for each")
@@ -173,12 +189,16 @@ def _spans(text: str, row: Mapping[str, Any], number: int) -> list[Span]:
     if offsets is None:
         if not _listed(tokens, lambda token: isinstance(token, str)):
             raise BadInput(f"row {number}: tokens must be a list of texts, as they stand in the text")
-        return located(text, tokens)
+        try:
+            return located(text, tokens)
+        except BadInput as error:
+            raise BadInput(f"row {number}: {error}") from error
     if not _listed(offsets, lambda span: _listed(span, _is_place) and len(span) == 2):
         raise BadInput(f"row {number}: offsets must be a list of [start, end], counted in characters")
     for a, b in offsets:
         if not 0 <= a <= b <= len(text):
-            raise BadInput(f"row {number}: the span {a} to {b} lies outside its text of {len(text)} characters")
+            what = "ends before it begins" if b < a else f"lies outside its text of {len(text)} characters"
+            raise BadInput(f"row {number}: the span {a} to {b} {what}")
     return [(a, b) for a, b in offsets]
 
 

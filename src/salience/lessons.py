@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from salience.data import Reader, Rejected, Source, shards
-from salience.errors import BadInput, TruncatedText, choose
+from salience.errors import BadInput, DoubtfulRationale, TruncatedText, choose
 from salience.explanation import Explanation
 from salience.types import Encoded, Model, Span, Text
 
@@ -51,7 +51,26 @@ def examples(source: Source, *, limit: int | None = None, max_rejected: float = 
     ((name, times),) = Counter(e.id for e in found).most_common(1)
     if times > 1:
         raise BadInput(f"{source.name} has {times} rows of id {name!r}; ids tell texts apart")
+    if source.spans == "characters":
+        _warn_of_cut_words(found, source.name)
     return found
+
+
+def _warn_of_cut_words(given: Sequence[Example], name: str) -> None:
+    """Spans that count words lie within the characters of their text, too, and would be taken for those."""
+    cut = [
+        any(0 < i < len(text) and text[i - 1].isalnum() and text[i].isalnum() for i in span)
+        for e in given
+        for text in ([e.text] if isinstance(e.text, str) else ())
+        for span in e.rationale or ()
+    ]
+    if 2 * sum(cut) > len(cut):
+        warnings.warn(
+            f"{sum(cut)} of {len(cut)} rationales of {name} begin or end within a word; if they count words and not "
+            "characters, say so (--spans words)",
+            DoubtfulRationale,
+            stacklevel=3,
+        )
 
 
 def labels_in(given: Sequence[Example], name: str) -> list[str] | int:

@@ -91,8 +91,13 @@ def _pairs(name: str, some: Sequence[Explanation]) -> list[float]:
 
 
 def _compared(name: str, a: Explanation, b: Explanation) -> list[float]:
-    if (a.text, a.tokens) != (b.text, b.tokens):
-        raise BadInput(f"{name!r} is another text, or is read by another tokenizer, in one of the runs")
+    if a.text != b.text:
+        raise BadInput(f"{name!r} is another text in one of the runs; explain the same data in all of them")
+    if a.tokens != b.tokens:
+        raise BadInput(
+            f"{name!r} is read as other tokens in one of the runs; scores can be compared only between models with one "
+            "tokenizer"
+        )
     for e in (a, b):
         if len(e.scores) != len(e.tokens) or not np.isfinite(e.scores).all():
             raise BadInput(f"{e.method} of {name!r} has scores that are missing, NaN or infinite; explain it again")

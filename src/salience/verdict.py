@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-from salience.evaluation import Cell, Evaluation
+from salience.evaluation import CONTROLS, Cell, Evaluation
 from salience.stats import Difference
 
 
 def verdict(found: Evaluation) -> list[str]:
     """Which method to use for this model and data; then which beat random, and which cannot be told apart."""
-    rest = [sentence for metric in found.metrics for sentence in _metric(found, metric, found.real)]
-    return [*advice(found), *rest]
+    return [*advice(found), *details(found)]
+
+
+def details(found: Evaluation) -> list[str]:
+    """Metric by metric, which methods beat random, and which cannot be told apart."""
+    return [sentence for metric in found.metrics for sentence in _metric(found, metric, found.real)]
 
 
 def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str]:
@@ -25,12 +29,15 @@ def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str
         names = "; ".join(f"{c.method} {c.estimate.mean:.3f}, by {_floor(c):.3f}" for c in ahead)
         yield f"{metric}: beyond doubt better than random ({floor.mean:.3f}) {_are(ahead)} {names}."
     if rest:
-        names = "; ".join(f"{c.method} {c.estimate.mean:.3f}, {_floor(c):.3f}" for c in rest)
-        yield f"{metric}: not shown to be better than random ({floor.mean:.3f}) {_are(rest)} {names}."
+        names = "; ".join(f"{c.method} {c.estimate.mean:.3f}, {_tested(_floor(c))}" for c in rest)
+        yield (
+            f"{metric}: not shown to be better than random ({floor.mean:.3f}), corrected for the {len(found.real)} "
+            f"methods, {_are(rest)} {names}."
+        )
     alike = _like_best(found, metric, real)
     if len(alike) > 1:
         best, *others = alike
-        names = "; ".join(f"{name} {_gap(found, name, metric):.3f}" for name in others)
+        names = "; ".join(f"{name} {_tested(_gap(found, name, metric))}" for name in others)
         yield f"{metric}: {best} is best, and not to be told apart from it {_are(others)} {names}."
 
 
@@ -48,6 +55,10 @@ def _are(cells: Sequence[object]) -> str:
 def _floor(cell: Cell) -> Difference:
     assert cell.against_random is not None
     return cell.against_random
+
+
+def _tested(difference: Difference) -> str:
+    return f"{difference:.3f} (p = {difference.p:.2g})"
 
 
 def _gap(found: Evaluation, name: str, metric: str) -> Difference:
@@ -79,41 +90,60 @@ def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:
     if of and real:
         yield from _faithful(found, of, real)
     marked = [m for m in _about(found, "plausibility") if found.cells["random", m].estimate.n]
-    if marked:
-        best = found.best(marked[0])
-        cell = found.cells[best, marked[0]]
+    if marked and real:
+        yield from _plausible(found, marked[0], real)
+
+
+def _plausible(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str]:
+    best, *others = _like_best(found, metric, real)
+    cell = found.cells[best, metric]
+    figures = f"({metric} {cell.estimate}, random {_mean(found, 'random', metric)})"
+    alike = f" Not to be told apart from it {_are(others)} {', '.join(others)}." if others else ""
+    if cell.beats_random:
         yield (
-            f"What people have marked is met best by {best} ({marked[0]} {cell.estimate}, random "
-            f"{found.cells['random', marked[0]].estimate.mean:.3f}); that says what looks right, not what the model "
-            "uses."
+            f"What people have marked is met best by {best} {figures}; that says what looks right, not what the model "
+            f"uses.{alike}"
         )
+    else:
+        yield f"No method is shown to meet what people have marked better than random; first is {best} {figures}."
+    if ahead := [name for name in CONTROLS if found.ahead(name, best, metric)]:
+        means = ", ".join(f"{name} ({_mean(found, name, metric)})" for name in ahead)
+        yield f"Beware: without looking at the model, {means} meets it better on the mean than {best}."
 
 
 def _faithful(found: Evaluation, of: Sequence[str], real: Sequence[str]) -> Iterator[str]:
-    """Which method to use: the one that is shown to be better than random, and among the best, most often."""
+    """Which methods to use: those that are shown to be better than random, and are among the best, most often."""
     proven = {name: [m for m in of if found.cells[name, m].beats_random] for name in real}
     among = {name: [m for m in proven[name] if name in _like_best(found, m, real)] for name in real}
     use = max(real, key=lambda name: (len(among[name]), len(proven[name])))
     if not proven[use]:
         yield (
-            f"None of these methods is shown to be better than random on {found.texts} texts: believe none of them "
-            "yet, and measure more texts."
+            f"None of these methods is shown to be better than random on {counted(found.texts, 'text')}: believe none "
+            "of them yet, and measure more texts."
         )
         return
+    alike = [use, *(m for m in real if m != use and (proven[m], among[m]) == (proven[use], among[use]))]
     worse = [m for m in of if found.ahead("position", use, m)]
-    measures = f"{len(of)} {'measure' if len(of) == 1 else 'measures'}"
+    alone = ", ".join(_about(found, "leave_one_out"))
     reasons = (
-        f"of {measures} of faithfulness it beats random beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) "
-        f"and is among these the best, or not to be told apart from it, on {len(among[use])} (n = {found.texts}, "
-        f"tokens erased by {found.settings['erase']})."
+        f"of {counted(len(of), 'measure')} of faithfulness {'it beats' if len(alike) == 1 else 'each beats'} random "
+        f"beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) and is among these the best, or not to be told "
+        f"apart from it, on {len(among[use])} (n = {found.texts}, tokens erased by {found.settings['erase']}"
+        f"{f'; {alone}, set by occlusion, does not count' if alone else ''})."
     )
+    chosen = " or ".join(alike)
     if len(worse) == len(of):
-        yield f"For {found.model} and these texts the best of the methods is {use}: {reasons}"
+        yield f"For {found.model} and these texts the best of the methods is {chosen}: {reasons}"
     else:
-        yield f"For {found.model} and these texts use {use}: {reasons}"
+        yield f"For {found.model} and these texts use {chosen}: {reasons}"
     if worse:
         means = ", ".join(f"{m} ({_mean(found, 'position', m)}, {use} {_mean(found, use, m)})" for m in worse)
         yield f"Beware: to name the first words of every text is on the mean no worse on {means}."
+
+
+def counted(number: int, what: str) -> str:
+    """Such as "1 text", "2 texts"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _mean(found: Evaluation, method: str, metric: str) -> str:

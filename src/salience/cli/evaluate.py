@@ -1,6 +1,5 @@
 """``salience evaluate``: which explanation can be believed."""
 
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -70,7 +69,7 @@ def evaluate(model: Model, **given: Any) -> None:
     texts, explained = _given(loaded, given)
     with (
         _files(given["csv"], given["html"]) as write,
-        counted("measuring", sys.stderr.isatty() and not given["quiet"]) as report,
+        counted("explaining and measuring", quiet=given["quiet"]) as report,
     ):
         found = evaluated(
             loaded,
@@ -161,10 +160,13 @@ def _tell(found: "Evaluation", as_json: bool) -> None:
     if as_json:
         click.echo(evaluation.to_json(found))
         return
-    from salience.verdict import verdict
+    from salience.verdict import advice, details
 
     table(found)
-    for sentence in verdict(found):
+    for sentence in advice(found):
+        click.echo(f"• {sentence}")
+    click.echo("\nIn detail")
+    for sentence in details(found):
         click.echo(f"• {sentence}")
 
 

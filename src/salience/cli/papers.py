@@ -92,6 +92,7 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
     """The options of papers that compare methods."""
     for option in (
         click.option("--quiet", is_flag=True, help="No progress."),
+        click.option("--limit", type=click.IntRange(1), metavar="N", help="N texts of each, not those of the size."),
         SIZE,
         OUT,
         click.option(
@@ -160,7 +161,7 @@ def _measured(model: Model, given: dict[str, Any], sizes: dict[str, int], run: C
 
     loaded = load(model.model, **model.options)
     for name, some in _sets(given, sizes):
-        with counted(name, sys.stderr.isatty() and not given["quiet"]) as report:
+        with counted(name, quiet=given["quiet"]) as report:
             found = run(loaded, name, some, report=report)
         yield found
 
@@ -171,11 +172,16 @@ def _sets(given: dict[str, Any], sizes: dict[str, int]) -> "list[tuple[str, list
     from salience.lessons import examples as read
 
     named = [_named(one) for one in given["sets"]]
-    return [(name, sampled(read(_source(data, given)), sizes[given["size"]])) for name, data in named]
+    count = given["limit"] or sizes[given["size"]]
+    return [(name, sampled(read(_source(data, given)), count)) for name, data in named]
 
 
 def _printed(one: Any) -> None:
+    from salience.verdict import advice
+
     table(one.found)
+    for sentence in advice(one.found):
+        click.echo(f"• {sentence}")
     for name, why in one.left_out.items():
         click.echo(f"left out: {name}. {why}")
 

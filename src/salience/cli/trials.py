@@ -57,7 +57,13 @@ def _training(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--text-column", default="text", show_default=True, metavar="NAME"),
             click.option("--label-column", default="label", show_default=True, metavar="NAME"),
             click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N texts of each."),
-            click.option("--method", "methods", metavar="NAME", multiple=True, help="May be repeated."),
+            click.option(
+                "--method",
+                "methods",
+                metavar="NAME",
+                multiple=True,
+                help=f"May be repeated.  [default: {', '.join(METHODS)}]",
+            ),
             click.option("--epochs", type=int, help="[default: 10; 4 for a pretrained model]"),
             click.option("--batch", type=int, default=32, show_default=True, help="Texts of a step."),
             click.option("--rate", type=float, help="The learning rate.  [default: 2e-3; 1e-4 if pretrained]"),
@@ -159,7 +165,10 @@ def roar(**given: Any) -> None:
             report=lambda *told: bar.say("{}, seed {}, {:.0%} masked: accuracy {:.3f}".format(*told)),
         )
     facts = {name: asdict(curve) for name, curve in found.items()}
-    _show("Remove and retrain", trials.roar(found), facts, given, picture=lambda: trials.roar_chart(found, "svg"))
+    notes = trials.roar_notes(found, len(unseen))
+    _show(
+        "Remove and retrain", trials.roar(found), facts, given, notes, picture=lambda: trials.roar_chart(found, "svg")
+    )
 
 
 @test.command(
@@ -168,7 +177,12 @@ def roar(**given: Any) -> None:
     )
 )
 @_training
-@click.option("--teacher", required=True, metavar="MODEL", help="The model whose explanations are tested.")
+@click.option(
+    "--teacher",
+    required=True,
+    metavar="MODEL",
+    help="The model whose explanations are tested; it must read the same tokens as --model.",
+)
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Students of each kind.")
 @click.option("--share", type=float, default=0.1, show_default=True, help="Part of the tokens that is named.")
 @click.option("--weight", type=float, default=1.0, show_default=True, metavar="λ", help="Of the explanations.")
@@ -198,7 +212,8 @@ def simulatability(**given: Any) -> None:
             report=lambda *told: bar.say("{}, seed {}: agrees on {:.1%}".format(*told)),
         )
     facts = {name: asdict(spread) for name, spread in found.items()}
-    _show("What explanations teach a student", trials.simulatability(found), facts, given)
+    notes = trials.simulatability_notes(found, given["teacher"], len(unseen))
+    _show("What explanations teach a student", trials.simulatability(found), facts, given, notes)
 
 
 @test.command(epilog=examples("salience test agreement run-of-seed-0 run-of-seed-1", "salience test agreement run"))
@@ -216,9 +231,7 @@ def agreement(**given: Any) -> None:
 
     found = agreed(given["runs"])
     title = "From seed to seed" if found.between == "runs" else "From method to method"
-    least = min(of["spearman"].n for of in found.compared.values())
-    note = f"{found.texts} texts are in all runs; {least} of them, at least, are given the same label in two"
-    _show(title, trials.agreement(found), asdict(found), given, [note] if found.between == "runs" else [])
+    _show(title, trials.agreement(found), asdict(found), given, trials.agreement_notes(found))
 
 
 def _texts(given: dict[str, Any], *, labelled: bool = True) -> "list[list[Example]]":

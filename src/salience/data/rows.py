@@ -127,7 +127,8 @@ def _rationale(cells: Mapping[str, object], source: Source, text: str) -> tuple[
     end_of = len(words) if source.spans == "words" else len(text)
     for start, end in spans:
         if not 0 <= start < end <= end_of:
-            raise Refused(f"the rationale span [{start}, {end}] lies outside the text of {end_of} {source.spans}")
+            hint = "; if it counts words, say so (--spans words)" if source.spans == "characters" else ""
+            raise Refused(f"the rationale span [{start}, {end}] lies outside the text of {end_of} {source.spans}{hint}")
     return tuple((words[a][0], words[b - 1][1]) for a, b in spans) if source.spans == "words" else tuple(spans)
 
 

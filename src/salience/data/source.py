@@ -39,6 +39,10 @@ def source(
     ``sentiments``.
     """
     choose(spans, get_args(Spans), "unit of spans")
+    if spans == "sentiments" and rationale is not None and label is None:
+        raise BadInput(
+            "sentiments of words are held against the labels of their texts; name the column (--label-column)"
+        )
     found, files = _located(os.fspath(name), by_library=bool(split or subset))
     if files and (split or subset):
         raise BadInput(f"{found} is read as it is: split and subset are for folders and names of data sets")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from salience.errors import choose
+from salience.errors import BadInput, choose
 from salience.evaluation import Aspect, Better
 from salience.metrics import faithfulness as _f
 from salience.metrics import plausibility as _p
@@ -57,9 +57,17 @@ class Chosen(NamedTuple):
     changing: list[Changing]
 
 
+TRIALS = ("shortcuts", "roar", "simulatability", "agreement")
+"""Tests that need more than one model, or one that is made for the purpose."""
+
+
 def chosen(names: Sequence[str]) -> Chosen:
     """Metrics by name."""
     for name in names:
+        if name in TRIALS:
+            raise BadInput(
+                f"{name} is no metric of one model's explanations, but a test of its own: salience test {name}"
+            )
         choose(name, ASPECTS, "metric")
     return Chosen(
         [m for m in FAITHFULNESS if m.__name__ in names],

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from salience.errors import BadInput
+from salience.errors import BadInput, BadModel
 from salience.types import Model
 
 BUNDLED = ("sentiment", "sentiment_bilstm")
@@ -37,16 +38,21 @@ def load(
         return Pooled.load(folder, name=str(name), device=device, dtype=dtype)
     from salience.models import huggingface
 
-    return huggingface.load(
-        folder if folder.exists() else name,
-        name=str(name),
-        task=task,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
+    try:
+        return huggingface.load(
+            folder if folder.exists() else name,
+            name=str(name),
+            task=task,
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
+        )
+    except BadModel as error:
+        if folder.exists() or not (near := get_close_matches(str(name), BUNDLED, n=1)):
+            raise
+        raise BadModel(f"{error} Did you mean {near[0]!r}, which comes with the package?") from error
 
 
 def sample() -> list[str]:

@@ -11,7 +11,7 @@ from salience.papers.layer_saliency import Result as Layers
 from salience.papers.sallm import Result, compared, looked
 from salience.verdict import advice
 from salience.views.charts import drawn
-from salience.views.evaluation import bars, curves, heading, legend, rows
+from salience.views.evaluation import bars, curves, grid, legend
 from salience.views.pages import document, figure, table
 
 
@@ -98,16 +98,20 @@ def elephant(results: Sequence[Comparison]) -> str:
     return document("Attention as an explanation, beside saliency methods", *parts)
 
 
+_HIDING = " Hiding and revealing are one curve read from either end, so that their areas are equal: count them as one."
+
+
 def _comparison(one: Comparison) -> str:
     found = one.found
     said = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(found))
     seconds = [(name, f"{1000 * value:.1f}") for name, value in one.seconds.items()]
+    both = {"hiding_area", "revealing_area"} <= set(found.metrics)
     left = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in one.left_out.items())
     drawn_curves = figure(curves(found, "svg")) if found.curves else ""
     return (
         f"<h2>{escape(one.data)}, {escape(found.model)}</h2><ul>{said}</ul>"
-        f"{table(['', *(heading(found, metric) for metric in found.metrics)], rows(found))}"
-        f"<p>{escape(legend(found))}.</p>{figure(bars(found, 'svg'))}{drawn_curves}"
+        f"{grid(found)}"
+        f"<p>{escape(legend(found))}.{_HIDING if both else ''}</p>{figure(bars(found, 'svg'))}{drawn_curves}"
         f"<h3>Milliseconds per text, on this machine</h3>{table((), seconds)}"
         + (f"<h3>Left out</h3><ul>{left}</ul>" if left else "")
     )

@@ -12,8 +12,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+import salience
 from salience.evaluation import CONTROLS, Cell, Evaluation
-from salience.verdict import verdict
+from salience.verdict import counted, verdict
 from salience.views.charts import drawn
 from salience.views.pages import document, figure, table
 
@@ -58,13 +59,13 @@ def terminal(found: Evaluation) -> Table:
 
 def legend(found: Evaluation) -> str:
     least = min((cell.estimate.n for cell in found.cells.values() if cell.estimate.n), default=0)
-    some = "" if least == found.texts else f" ({least} of them at least, where some have no number)"
+    some = "" if least == found.texts else f" ({least} where a method has no number for some)"
     cut = f", {found.truncated} of them cut as they are too long for the model" if found.truncated else ""
     aspects = {cell.aspect for cell in found.cells.values()}
     erased = f"; tokens erased by {found.settings['erase']}" if aspects & {"faithfulness", "leave_one_out"} else ""
-    star = f"; {BEYOND} beats random beyond doubt, corrected for {len(found.real)} methods"
+    star = f"; {BEYOND} beats random beyond doubt, corrected for {counted(len(found.real), 'method')}"
     return (
-        f"n = {found.texts} texts{cut}{some}, 95 % intervals of a bootstrap over them{erased}"
+        f"n = {counted(found.texts, 'text')}{cut}{some}; 95 % intervals of a bootstrap over them{erased}"
         f"{star if aspects - {'robustness'} else ''}"
     )
 
@@ -103,15 +104,21 @@ def page(found: Evaluation, *, title: str = "Can this explanation be believed?")
     if found.curves:
         pictures.append(f"<h2>As tokens are taken away</h2>{figure(curves(found, 'svg'))}")
     gaps = [(method, name, str(estimate)) for method, of in found.gaps.items() for name, estimate in of.items()]
-    missed = f"<h2>What theory promises, and by how much it is missed</h2>{table(('method', 'gap', ''), gaps)}"
+    promised = table(("method", "gap", "mean and 95 % interval"), gaps)
     return document(
         escape(title),
-        f"<p>{escape(found.model)}</p>",
-        table(["", *(heading(found, metric) for metric in found.metrics)], rows(found)),
+        f"<p>The model is {escape(found.model)}. Made with salience {salience.__version__}.</p>",
+        grid(found),
         f"<p>{escape(legend(found))}.</p><h2>In words</h2><ul>{said}</ul>",
         *pictures,
-        missed if gaps else "",
+        f"<h2>What theory promises, and by how much it is missed</h2>{promised}" if gaps else "",
     )
+
+
+def grid(found: Evaluation) -> str:
+    """The table as HTML, the best of each column bold."""
+    best = {(found.methods.index(found.best(metric)), column) for column, metric in enumerate(found.metrics)}
+    return table(["", *(heading(found, metric) for metric in found.metrics)], rows(found), bold=best)
 
 
 def bars(found: Evaluation, kind: str) -> bytes:
@@ -122,9 +129,7 @@ def bars(found: Evaluation, kind: str) -> bytes:
         {
             "method": c.method,
             "metric": heading(found, c.metric),
-            "mean": c.estimate.mean,
-            "low": c.estimate.low,
-            "high": c.estimate.high,
+            **{bound: round(getattr(c.estimate, bound), 3) for bound in ("mean", "low", "high")},
             "control": c.method in CONTROLS,
         }
         for c in found.cells.values()
@@ -158,8 +163,8 @@ def curves(found: Evaluation, kind: str) -> bytes:
         alt.Chart(alt.Data(values=values), width=300, height=200)
         .mark_line()
         .encode(
-            x=alt.X("share:Q", title="share of tokens", axis=alt.Axis(format="%")),
-            y=alt.Y("value:Q", title=None),
+            x=alt.X("share:Q", title="share of tokens hidden, revealed, inserted or erased", axis=alt.Axis(format="%")),
+            y=alt.Y("value:Q", title="decision kept, or probability"),
             color=alt.Color(
                 "method:N",
                 title=None,

@@ -1,6 +1,6 @@
 """What every page is made of: a document that stands alone, tables, figures. No scripts, nothing from outside."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -18,14 +18,18 @@ def document(title: str, *parts: str, style: str = "") -> str:
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first cell of a row is its heading."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, bold: Collection[tuple[int, int]] = ()) -> str:
+    """The first cell of a row is its heading. ``bold`` are (row, column) of other cells."""
     top = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in head)
     body = "".join(
-        f"<tr><th scope=row>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
-        for first, *rest in rows
+        f"<tr><th scope=row>{escape(first)}</th>{''.join(_cell(c, (i, j) in bold) for j, c in enumerate(rest))}</tr>"
+        for i, (first, *rest) in enumerate(rows)
     )
     return f'<div class="wide"><table class="report"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(text: str, bold: bool) -> str:
+    return f"<td>{f'<b>{escape(text)}</b>' if bold else escape(text)}</td>"
 
 
 def figure(svg: bytes) -> str:

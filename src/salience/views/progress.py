@@ -128,7 +128,8 @@ class _Bars:
         self._shown.reset(self._task, total=None, said=what)
 
     def step(self, step: Any) -> None:
-        said = f"{self._what} · epoch {step.epoch} · loss {step.loss:.3f} · λ {step.weight:.3g}"
+        penalty = f" · λ {step.weight:.3g}" if step.weight else ""
+        said = f"{self._what} · epoch {step.epoch} · loss {step.loss:.3f}{penalty}"
         self._shown.update(self._task, completed=step.step, total=step.of, said=said)
 
     def explained(self, progress: Progress) -> None:
@@ -140,10 +141,13 @@ class _Bars:
 
 
 @contextmanager
-def counted(what: str, shown: bool) -> Generator[Callable[[int, int], None] | None]:
-    """A bar for work that is counted: told (done, of how many)."""
-    if not shown:
+def counted(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None] | None]:
+    """Work that is told by (done, of how many): a bar for a person, a line now and then for a log."""
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _counted_lines(what)
         return
     from rich.console import Console
     from rich.progress import Progress as Bar
@@ -151,6 +155,18 @@ def counted(what: str, shown: bool) -> Generator[Callable[[int, int], None] | No
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def _counted_lines(what: str) -> Callable[[int, int], None]:
+    last = monotonic()
+
+    def report(done: int, of: int) -> None:
+        nonlocal last
+        if monotonic() - last >= LOG_EVERY:
+            last = monotonic()
+            print(f"{what}: {done / of:.0%}", file=sys.stderr)
+
+    return report
 
 
 def _sometimes(every: float, say: Report) -> Report:

@@ -12,6 +12,7 @@ from salience.retraining import Curve, racu
 from salience.seeds import MEASURES, Agreement
 from salience.shortcuts import Result
 from salience.stats import Spread
+from salience.verdict import counted
 from salience.views.charts import drawn
 from salience.views.evaluation import colours
 from salience.views.pages import document, figure, table
@@ -58,6 +59,48 @@ def roar(found: Mapping[str, Curve]) -> Table:
     ]
 
 
+LITTLE = 0.05
+"""Of accuracy, between whole texts and nothing but masks: too little for anything to be lost."""
+
+
+def roar_notes(found: Mapping[str, Curve], texts: int) -> list[str]:
+    """What the numbers are, and whether the models had learnt something that could be lost."""
+    curve = found["random"]
+    notes = [
+        f"accuracy on {texts} test texts by the share of tokens masked before training, mean ± standard deviation over "
+        f"{counted(len(curve.accuracy), 'seed')}; a method is good where it falls below random",
+        "RACU: 1 if the first tokens named are all that the task needs, 0 if they are no better than random ones, – if "
+        "random loses nothing",
+    ]
+    if curve.means[0] - curve.means[-1] < LITTLE:
+        notes.append(
+            f"beware: the models learnt little ({curve.means[0]:.3f} on whole texts, {curve.means[-1]:.3f} at the "
+            "end); train longer, at a higher rate, or on more texts"
+        )
+    return notes
+
+
+def simulatability_notes(found: Mapping[str, Spread], teacher: str, texts: int) -> list[str]:
+    """What the numbers are."""
+    seeds = counted(len(found["none"].values), "seed")
+    return [
+        f"agreement with {teacher} on {texts} test texts, mean ± standard deviation over {seeds}",
+        "gain: over students that are shown no explanation, seed by seed; compare it with that of random",
+    ]
+
+
+def agreement_notes(found: Agreement) -> list[str]:
+    """What the numbers are."""
+    notes = [
+        "spearman and kendall: rank correlations, 1 for the same order and 0 for unrelated ones; overlap: the share of "
+        "the highest fifth that both name; 95 % intervals over texts"
+    ]
+    if found.between == "runs":
+        least = min(of["spearman"].n for of in found.compared.values())
+        notes.append(f"{found.texts} texts are in all runs; {least} of them, at least, are given the same label in two")
+    return notes
+
+
 def _racu(name: str, found: Mapping[str, Curve]) -> str:
     value = racu(found[name], found["random"])
     return "–" if name == "random" or isnan(value) else f"{value:.3f}"
@@ -77,7 +120,7 @@ def roar_chart(found: Mapping[str, Curve], kind: str) -> bytes:
         .mark_line(point=True)
         .encode(
             x=alt.X("share:Q", title="share of tokens masked before training", axis=alt.Axis(format="%")),
-            y=alt.Y("accuracy:Q", title="test accuracy", scale=alt.Scale(zero=False)),
+            y=alt.Y("accuracy:Q", title="test accuracy", scale=alt.Scale(zero=False), axis=alt.Axis(format=".2f")),
             color=alt.Color("method:N", title=None, scale=scale),
         )
     )

@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "salience"
 FLOORS = (
-    ("errors", "stats", "evaluation", "verdict", "words", "explanation", "settings", "types", "data"),
+    ("errors", "stats", "evaluation", "verdict", "words", "spelling", "explanation", "settings", "types", "data"),
     ("batching", "randomness", "erasure", "passes"),
     ("models",),
     ("methods",),

@@ -20,6 +20,10 @@ class BadModel(SalienceError):
     """The model cannot be loaded, or it returned numbers that mean nothing."""
 
 
+class NotLearnt(BadModel):
+    """Training did not bring the model to what a test of explanations rests on."""
+
+
 class TruncatedText(UserWarning):
     """The model saw only a part of a text."""
 

@@ -88,7 +88,7 @@ def evaluate(
     encoded = read(model, given)
     _check(given, encoded, before)
     labels = [_column(model, e) for e in next(iter(before.values()))] if before else [target] * len(given)
-    told = _Phases(report or (lambda *_: None), 2 if any(_metrics.chosen(wanted)[:2]) else 1)
+    told = _Phases(report or (lambda *_: None), _foreseen(wanted, own))
     made = _explained(model, encoded, asked, [Target(label, kind=kind) for label in labels], told.next())
     judged = _Judged(model, given, encoded, before | made, asked, erase or usual(model), own)
     values, curves = judged.measured(wanted, told)
@@ -200,6 +200,16 @@ def stored(
     return texts, {name: [rows[e.id][i] for e in texts] for i, name in enumerate(opened.methods)}
 
 
+def _foreseen(wanted: tuple[str, ...], own: Mapping[str, Mapping[str, Any]]) -> int:
+    """How often all texts are gone through: to explain them, to erase, and for every changed model."""
+    erasing, leaving, _, changing = _metrics.chosen(wanted)
+    models = 0
+    for metric in changing:
+        samples = settings_of(metric).get("samples")
+        models += 1 if samples is None else own.get(metric.__name__, {}).get("samples", samples.default)
+    return 1 + bool(erasing or leaving) + models
+
+
 class _Phases:
     """Phases that go through all texts, told as one piece of work. What was not foreseen makes it longer."""
 
@@ -210,6 +220,8 @@ class _Phases:
         before, self._begun = self._begun, self._begun + 1
         phases = max(self._foreseen, self._begun)
         return lambda done, of: self._report(before * of + done, phases * of)
+
+    def nothing(self, done: int, of: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +246,9 @@ class _Judged:
         n, k = len(self.given), len(self.explained)
         values = {name: np.full((n, k), np.nan) for name in wanted}
         curves: dict[str, list[list[np.ndarray]]] = {m.__name__: [[] for _ in range(k)] for m in erasing if m.curve}
-        done, report = 0, told.next() if erasing or leaving else None
-        for rows in pack([len(e) for e in self.encoded], self.model.budget) if report else ():
+        done, batches = 0, pack([len(e) for e in self.encoded], self.model.budget) if erasing or leaving else ()
+        report = told.next() if batches else told.nothing
+        for rows in batches:
             if erasing:
                 for column, found in enumerate(self._erased(rows, erasing)):
                     for metric, one in zip(erasing, found, strict=True):
@@ -244,7 +257,6 @@ class _Judged:
                             curves[metric.__name__][column].append(one.curve.numpy())
             if leaving:
                 self._left_out(rows, values)
-            assert report is not None
             report(done := done + len(rows), n)
         if marking:
             self._marked(marking, values)

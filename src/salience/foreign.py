@@ -5,7 +5,6 @@ for, and a token of ours gets what falls on its own. Sums are kept, and any toke
 """
 
 import json
-import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,6 @@ from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from unicodedata import combining, normalize
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +22,7 @@ from salience.errors import BadInput
 from salience.explainer import explain_all, prepare
 from salience.explanation import Explanation
 from salience.passes import forward
+from salience.spelling import located
 from salience.types import Encoded, Model, Target, Text
 from salience.words import Span
 
@@ -44,60 +43,6 @@ def carried(offsets: Sequence[Span], scores: Sequence[float], onto: Encoded) -> 
         for token, share in enumerate(shares):
             found[token] += score * share / max(1, sum(shares))
     return tuple(found)
-
-
-def located(text: str, tokens: Sequence[str]) -> list[Span]:
-    """Where each token stands in the text, one after the other; marks of tokenizers (##, ▁, Ġ) are no part of it.
-
-    Case and accents do not count, and punctuation may be missing. Unknown tokens share what lies between their
-    neighbours; the span of a special one is empty. A word that does not follow in the text is refused.
-
-    >>> located("so unfair", ["[CLS]", "so", "un", "##fair"])
-    [(0, 0), (0, 2), (3, 5), (5, 9)]
-    >>> located("Café 東 noir", ["cafe", "[UNK]", "noir"])
-    [(0, 4), (5, 6), (7, 11)]
-    """
-    folded, origin = _folded(text)
-    found: list[Span] = []
-    at, lost = 0, list[int]()
-    for number, token in enumerate(tokens):
-        plain = token.removeprefix("##").lstrip("▁Ġ ").removesuffix("</w>").strip()
-        bare, _ = _folded(plain)
-        start = folded.find(bare, at) if bare else -1
-        if start >= 0 and (lost or not re.search(r"\w", folded[at:start])):
-            for i in lost:
-                found[i] = _stripped(text, origin[at], origin[start])
-            at, lost = start + len(bare), []
-            found.append((origin[start], origin[at - 1] + 1))
-            continue
-        if not plain.isascii() or bare.strip("[<>]") == "unk":
-            lost.append(number)
-        elif plain and not _SPECIAL.fullmatch(plain):
-            raise BadInput(
-                f"the token {token!r} does not follow at character {origin[at]} of the text, where "
-                f"{text[origin[at] :][:20].strip()!r} stands; give all tokens of a text in their order, or offsets"
-            )
-        found.append((origin[at], origin[at]))
-    for i in lost:
-        found[i] = _stripped(text, origin[at], len(text))
-    return found
-
-
-_SPECIAL = re.compile(r"\[[A-Z]+\d*\]|<[^<>\s]+>")
-"""As tokenizers write them: [CLS], <s>, <|endoftext|>."""
-
-
-def _folded(text: str) -> tuple[str, list[int]]:
-    """Without case and accents, and the place in the text of each character, and of the end."""
-    pieces = ["".join(c for c in normalize("NFKD", one).casefold() if not combining(c)) for one in text]
-    return "".join(pieces), [*(i for i, piece in enumerate(pieces) for _ in piece), len(text)]
-
-
-def _stripped(text: str, start: int, end: int) -> Span:
-    """A span without the white space around it."""
-    part = text[start:end]
-    begin = start + len(part) - len(part.lstrip())
-    return begin, max(begin, end - (len(part) - len(part.rstrip())))
 
 
 def imported(model: Model, rows: Sequence[Mapping[str, Any]], *, name: str = "imported") -> list[Explanation]:

@@ -59,18 +59,23 @@ def examples(source: Source, *, limit: int | None = None, max_rejected: float = 
 def _warn_of_cut_words(given: Sequence[Example], name: str) -> None:
     """Spans that count words lie within the characters of their text, too, and would be taken for those."""
     cut = [
-        any(0 < i < len(text) and text[i - 1].isalnum() and text[i].isalnum() for i in span)
+        any(0 < i < len(text) and _cased(text[i - 1]) and _cased(text[i]) for i in span)
         for e in given
         for text in ([e.text] if isinstance(e.text, str) else ())
         for span in e.rationale or ()
     ]
     if 2 * sum(cut) > len(cut):
         warnings.warn(
-            f"{sum(cut)} of {len(cut)} rationales of {name} begin or end within a word; if they count words and not "
-            "characters, say so (--spans words)",
+            f"{sum(cut)} of {len(cut)} rationale spans of {name} begin or end within a word; if they count words and "
+            "not characters, say so (--spans words)",
             DoubtfulRationale,
             stacklevel=3,
         )
+
+
+def _cased(character: str) -> bool:
+    """Letters that have a case are of scripts that part words by spaces."""
+    return character.lower() != character.upper()
 
 
 def labels_in(given: Sequence[Example], name: str) -> list[str] | int:

@@ -44,7 +44,7 @@ class Curve:
 
 
 Report = Callable[[str, int, float, float], None]
-"""(method, seed, share, accuracy), after every training"""
+"""(method, seed, share, accuracy), as each point of a curve is known"""
 
 
 def roar(
@@ -83,13 +83,12 @@ def roar(
 def _rows(rounds: "_Rounds", names: Sequence[str], seed: int, place: "_Kept | None") -> dict[str, list[float]]:
     """Of one seed, every method's accuracies; those that are kept are read."""
     rows = {} if place is None else {name: row for name in names if (row := place.read(name, seed)) is not None}
-    missing = [name for name in names if name not in rows]
-    ends = rounds.ends(seed) if missing else None
-    for name in missing:
-        assert ends is not None
-        rows[name] = rounds.row(name, seed, ends)
-        if place is not None:
-            place.write(name, seed, rows[name])
+    if missing := [name for name in names if name not in rows]:
+        ends = rounds.ends(seed)
+        for name in missing:
+            rows[name] = rounds.row(name, seed, ends)
+            if place is not None:
+                place.write(name, seed, rows[name])
     return rows
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from salience.errors import BadInput, BadModel, choose
+from salience.errors import BadInput, NotLearnt, choose
 from salience.evaluation import CONTROLS
 from salience.explainer import AnyMethod, each_layer, explain_all, listed, prepare
 from salience.explanation import Explanation
@@ -251,7 +251,7 @@ def pointed(
 
 def _must_use(model: Model, known: Learnt) -> None:
     if not known.used:
-        raise BadModel(
+        raise NotLearnt(
             f"{model.name} has not learnt to use the shortcut: {known}, where at least {LEARNT:.0%} must be"
             f"{'' if known.without is None else f' and at most {LOOSE:.0%} without it'}. Train longer, at a higher "
             "rate, or plant it in more texts."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from salience.evaluation import CONTROLS, Cell, Evaluation
+from salience.evaluation import CONTROLS, Cell, Evaluation, best_of
 from salience.stats import Difference
 
 
@@ -30,9 +30,10 @@ def _metric(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str
         yield f"{metric}: beyond doubt better than random ({floor.mean:.3f}) {_are(ahead)} {names}."
     if rest:
         names = "; ".join(f"{c.method} {c.estimate.mean:.3f}, {_tested(_floor(c))}" for c in rest)
+        methods = plural(len(found.real), "method")
         yield (
-            f"{metric}: not shown to be better than random ({floor.mean:.3f}), corrected for the {len(found.real)} "
-            f"methods, {_are(rest)} {names}."
+            f"{metric}: not shown to be better than random ({floor.mean:.3f}), once p is corrected for {methods}, "
+            f"{_are(rest)} {names}."
         )
     alike = _like_best(found, metric, real)
     if len(alike) > 1:
@@ -87,19 +88,20 @@ def _advice(found: Evaluation, real: Sequence[str]) -> Iterator[str]:
     of = _about(found, "faithfulness")
     if {"hiding_area", "revealing_area"} <= set(of):
         of.remove("revealing_area")  # the same, read from the other end
-    if of and real:
+    if of:
         yield from _faithful(found, of, real)
     marked = [m for m in _about(found, "plausibility") if found.cells["random", m].estimate.n]
-    if marked and real:
+    if marked:
         yield from _plausible(found, marked[0], real)
 
 
 def _plausible(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[str]:
-    best, *others = _like_best(found, metric, real)
-    cell = found.cells[best, metric]
-    figures = f"({metric} {cell.estimate}, random {_mean(found, 'random', metric)})"
+    proven = [m for m in real if found.cells[m, metric].beats_random]
+    best = best_of({m: found.cells[m, metric].estimate for m in proven or real}, found.cells[real[0], metric].better)
+    others = [m for m in _like_best(found, metric, real) if m != best]
+    figures = f"({metric} {found.cells[best, metric].estimate}, random {_mean(found, 'random', metric)})"
     alike = f" Not to be told apart from it {_are(others)} {', '.join(others)}." if others else ""
-    if cell.beats_random:
+    if proven:
         yield (
             f"What people have marked is met best by {best} {figures}; that says what looks right, not what the model "
             f"uses.{alike}"
@@ -108,26 +110,28 @@ def _plausible(found: Evaluation, metric: str, real: Sequence[str]) -> Iterator[
         yield f"No method is shown to meet what people have marked better than random; first is {best} {figures}."
     if ahead := [name for name in CONTROLS if found.ahead(name, best, metric)]:
         means = ", ".join(f"{name} ({_mean(found, name, metric)})" for name in ahead)
-        yield f"Beware: without looking at the model, {means} meets it better on the mean than {best}."
+        yield f"Beware: on the mean, {best} is behind {means}, which never look at the model."
 
 
 def _faithful(found: Evaluation, of: Sequence[str], real: Sequence[str]) -> Iterator[str]:
     """Which methods to use: those that are shown to be better than random, and are among the best, most often."""
     proven = {name: [m for m in of if found.cells[name, m].beats_random] for name in real}
     among = {name: [m for m in proven[name] if name in _like_best(found, m, real)] for name in real}
-    use = max(real, key=lambda name: (len(among[name]), len(proven[name])))
+    score = {name: (len(among[name]), len(proven[name])) for name in real}
+    use = max(real, key=lambda name: score[name])
     if not proven[use]:
         yield (
-            f"None of these methods is shown to be better than random on {counted(found.texts, 'text')}: believe none "
+            f"None of these methods is shown to be better than random on {plural(found.texts, 'text')}: believe none "
             "of them yet, and measure more texts."
         )
         return
-    alike = [use, *(m for m in real if m != use and (proven[m], among[m]) == (proven[use], among[use]))]
+    alike = [name for name in real if score[name] == score[use]]
+    where = f" ({', '.join(proven[use])})" if all(proven[name] == proven[use] for name in alike) else ""
     worse = [m for m in of if found.ahead("position", use, m)]
     alone = ", ".join(_about(found, "leave_one_out"))
     reasons = (
-        f"of {counted(len(of), 'measure')} of faithfulness {'it beats' if len(alike) == 1 else 'each beats'} random "
-        f"beyond doubt on {len(proven[use])} ({', '.join(proven[use])}) and is among these the best, or not to be told "
+        f"of {plural(len(of), 'measure')} of faithfulness {'it beats' if len(alike) == 1 else 'each beats'} random "
+        f"beyond doubt on {len(proven[use])}{where} and is among these the best, or not to be told "
         f"apart from it, on {len(among[use])} (n = {found.texts}, tokens erased by {found.settings['erase']}"
         f"{f'; {alone}, set by occlusion, does not count' if alone else ''})."
     )
@@ -141,7 +145,7 @@ def _faithful(found: Evaluation, of: Sequence[str], real: Sequence[str]) -> Iter
         yield f"Beware: to name the first words of every text is on the mean no worse on {means}."
 
 
-def counted(number: int, what: str) -> str:
+def plural(number: int, what: str) -> str:
     """Such as "1 text", "2 texts"."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 

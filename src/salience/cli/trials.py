@@ -13,7 +13,7 @@ import click
 
 from salience.cli.options import examples, pairs
 from salience.cli.output import print_wide, written
-from salience.errors import BadInput, BadModel
+from salience.errors import BadInput, NotLearnt
 
 if TYPE_CHECKING:
     from salience.lessons import Example
@@ -118,10 +118,10 @@ def shortcuts(**given: Any) -> None:
             }
             try:
                 found.append(run(make, train, unseen, planted, given["methods"] or METHODS, **asked))
-            except BadModel as error:
+            except NotLearnt as error:
                 refused[kind] = str(error)
     if not found:
-        raise BadModel("; ".join(refused.values()))
+        raise NotLearnt("; ".join(refused.values()))
     notes = [*trials.shortcut_notes(found), *(f"{kind}: {why}" for kind, why in refused.items())]
     facts = [*map(asdict, found), *({"shortcut": {"kind": kind}, "refused": why} for kind, why in refused.items())]
     _show("Do methods find what was planted?", trials.shortcuts(found), facts, given, notes)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 import salience
 from salience.evaluation import CONTROLS, Cell, Evaluation
-from salience.verdict import counted, verdict
+from salience.verdict import plural, verdict
 from salience.views.charts import drawn
 from salience.views.pages import document, figure, table
 
@@ -63,9 +63,9 @@ def legend(found: Evaluation) -> str:
     cut = f", {found.truncated} of them cut as they are too long for the model" if found.truncated else ""
     aspects = {cell.aspect for cell in found.cells.values()}
     erased = f"; tokens erased by {found.settings['erase']}" if aspects & {"faithfulness", "leave_one_out"} else ""
-    star = f"; {BEYOND} beats random beyond doubt, corrected for {counted(len(found.real), 'method')}"
+    star = f"; {BEYOND} beats random beyond doubt, corrected for {plural(len(found.real), 'method')}"
     return (
-        f"n = {counted(found.texts, 'text')}{cut}{some}; 95 % intervals of a bootstrap over them{erased}"
+        f"n = {plural(found.texts, 'text')}{cut}{some}; 95 % intervals of a bootstrap over them{erased}"
         f"{star if aspects - {'robustness'} else ''}"
     )
 

@@ -12,7 +12,7 @@ from salience.retraining import Curve, racu
 from salience.seeds import MEASURES, Agreement
 from salience.shortcuts import Result
 from salience.stats import Spread
-from salience.verdict import counted
+from salience.verdict import plural
 from salience.views.charts import drawn
 from salience.views.evaluation import colours
 from salience.views.pages import document, figure, table
@@ -68,7 +68,7 @@ def roar_notes(found: Mapping[str, Curve], texts: int) -> list[str]:
     curve = found["random"]
     notes = [
         f"accuracy on {texts} test texts by the share of tokens masked before training, mean ± standard deviation over "
-        f"{counted(len(curve.accuracy), 'seed')}; a method is good where it falls below random",
+        f"{plural(len(curve.accuracy), 'seed')}; a method is good where it falls below random",
         "RACU: 1 if the first tokens named are all that the task needs, 0 if they are no better than random ones, – if "
         "random loses nothing",
     ]
@@ -82,7 +82,7 @@ def roar_notes(found: Mapping[str, Curve], texts: int) -> list[str]:
 
 def simulatability_notes(found: Mapping[str, Spread], teacher: str, texts: int) -> list[str]:
     """What the numbers are."""
-    seeds = counted(len(found["none"].values), "seed")
+    seeds = plural(len(found["none"].values), "seed")
     return [
         f"agreement with {teacher} on {texts} test texts, mean ± standard deviation over {seeds}",
         "gain: over students that are shown no explanation, seed by seed; compare it with that of random",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -40,7 +41,15 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     return {"wordpiece": _wordpiece, "bpe": _bpe, "bare": _bare, "unigram": _unigram}[kind]()
 
 
-def _wordpiece() -> PreTrainedTokenizerFast:
+def _stored(kind: str, learn: Callable[[], Tokenizer]) -> Tokenizer:
+    """Training breaks ties by chance. So that all runs of the tests read alike, what was learnt once is kept."""
+    file = Path(__file__).parent / "fixtures" / f"{kind}.json"
+    if not file.exists():
+        learn().save(str(file))
+    return Tokenizer.from_file(str(file))
+
+
+def _learn_wordpiece() -> Tokenizer:
     tok = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tok.normalizer = normalizers.BertNormalizer(lowercase=True)
     tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -49,8 +58,12 @@ def _wordpiece() -> PreTrainedTokenizerFast:
     tok.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
+    return tok
+
+
+def _wordpiece() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
-        tokenizer_object=tok,
+        tokenizer_object=_stored("wordpiece", _learn_wordpiece),
         pad_token="[PAD]",
         unk_token="[UNK]",
         cls_token="[CLS]",
@@ -70,13 +83,17 @@ def _byte_level(special: list[str]) -> Tokenizer:
     return tok
 
 
-def _bpe() -> PreTrainedTokenizerFast:
+def _learn_bpe() -> Tokenizer:
     tok = _byte_level(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     tok.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
     )
+    return tok
+
+
+def _bpe() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
-        tokenizer_object=tok,
+        tokenizer_object=_stored("bpe", _learn_bpe),
         bos_token="<s>",
         cls_token="<s>",
         pad_token="<pad>",
@@ -87,13 +104,18 @@ def _bpe() -> PreTrainedTokenizerFast:
     )
 
 
-def _bare() -> PreTrainedTokenizerFast:
+def _learn_bare() -> Tokenizer:
     tok = _byte_level(["<|endoftext|>"])
     tok.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tok
+
+
+def _bare() -> PreTrainedTokenizerFast:
+    tok = _stored("bare", _learn_bare)
     return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
 
 
-def _unigram() -> PreTrainedTokenizerFast:
+def _learn_unigram() -> Tokenizer:
     tok = Tokenizer(models.Unigram())
     tok.pre_tokenizer = pre_tokenizers.Metaspace()
     tok.decoder = decoders.Metaspace()
@@ -103,8 +125,12 @@ def _unigram() -> PreTrainedTokenizerFast:
     tok.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
     )
+    return tok
+
+
+def _unigram() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
-        tokenizer_object=tok,
+        tokenizer_object=_stored("unigram", _learn_unigram),
         pad_token="[PAD]",
         unk_token="[UNK]",
         cls_token="[CLS]",

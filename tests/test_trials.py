@@ -13,8 +13,10 @@ from salience.cli import run
 from salience.data import source
 from salience.errors import BadInput
 from salience.metrics.agreement import overlap
+from salience.retraining import Curve
 from salience.runner import explain_data
 from salience.seeds import agreement
+from salience.views.trials import roar_notes
 from shapes import build
 
 WORDS = ("the", "film", "is", "a", "mess", "of", "no", "heart", "and", "plot")
@@ -70,6 +72,14 @@ def test_a_shortcut_that_is_not_learnt_does_not_lose_the_others(place: Path, cap
     token, pair = json.loads(capsys.readouterr().out)
     assert token["shortcut"]["kind"] == "token"
     assert "has not learnt" in pair["refused"]
+
+
+def test_curves_that_prove_little_are_told():
+    flat, down = Curve((0.0, 0.5, 1.0), ((0.52, 0.5, 0.5),)), Curve((0.0, 0.5, 1.0), ((0.8, 0.7, 0.5),))
+    assert "learnt little (0.520 on whole texts, 0.500 at the end)" in roar_notes({"random": flat}, 9)[-1]
+    assert len(roar_notes({"lrp": down, "random": down}, 9)) == 2
+    up = Curve((0.0, 0.5, 1.0), ((0.8, 0.9, 0.5),))
+    assert "what lrp masks gives the label away" in roar_notes({"lrp": up, "random": down}, 9)[-1]
 
 
 def test_remove_and_retrain_from_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):

@@ -24,15 +24,19 @@ class NotLearnt(BadModel):
     """Training did not bring the model to what a test of explanations rests on."""
 
 
-class TruncatedText(UserWarning):
+class SalienceWarning(UserWarning):
+    """Something that a caller should know, and may want. The command shows each as one line."""
+
+
+class TruncatedText(SalienceWarning):
     """The model saw only a part of a text."""
 
 
-class UnfinishedRun(UserWarning):
+class UnfinishedRun(SalienceWarning):
     """Some texts of a data set are not explained yet."""
 
 
-class DoubtfulRationale(UserWarning):
+class DoubtfulRationale(SalienceWarning):
     """What people are said to have marked looks like a mistake."""
 
 

@@ -37,17 +37,16 @@ def located(text: str, tokens: Sequence[str]) -> list[Span]:
     """
     folded, origin = _folded(text)
     found: list[Span] = []
-    at, lost, word = (
-        0,
-        list[int](),
-        False,
-    )  # the tokens that wait for a span, and whether a whole word may be among them
+    at = 0
+    lost: list[int] = []  # tokens that wait for a span
+    word = False  # whether a whole word may be among them
     for number, token in enumerate(tokens):
         place = _place(text, folded, origin, token, at, bool(lost), word)
         if place is None:
-            if UNKNOWN.fullmatch(token) or _part(token):
+            unknown = UNKNOWN.fullmatch(token) is not None
+            if unknown or _part(token):
                 lost.append(number)
-                word = word or UNKNOWN.fullmatch(token) is not None
+                word = word or unknown
             elif _bare(token) and not SPECIAL.fullmatch(token):
                 raise BadInput(
                     f"the token {token!r} does not follow at character {origin[at]} of the text, where "

@@ -20,7 +20,7 @@ from salience.cli.papers import paper
 from salience.cli.runs import export, show
 from salience.cli.train import train
 from salience.cli.trials import test
-from salience.errors import DoubtfulRationale, SalienceError, TruncatedText, UnfinishedRun
+from salience.errors import SalienceError, SalienceWarning
 
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -82,8 +82,7 @@ def _warnings_in_one_line() -> Generator[None]:
     """Our own warnings as one line each; those of the libraries beneath are for developers and stay silent."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for ours in (TruncatedText, UnfinishedRun, DoubtfulRationale):
-            warnings.simplefilter("always", ours)
+        warnings.simplefilter("always", SalienceWarning)
         warnings.showwarning = lambda message, *_, **__: _fail(0, f"warning: {message}")
         yield
 

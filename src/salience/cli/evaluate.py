@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import Model, examples, model, pairs
-from salience.cli.output import print_wide, written
+from salience.cli.output import print_points, print_wide, written
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
@@ -163,11 +163,9 @@ def _tell(found: "Evaluation", as_json: bool) -> None:
     from salience.verdict import advice, details
 
     table(found)
-    for sentence in advice(found):
-        click.echo(f"• {sentence}")
+    print_points(advice(found))
     click.echo("\nIn detail")
-    for sentence in details(found):
-        click.echo(f"• {sentence}")
+    print_points(details(found))
 
 
 def table(found: "Evaluation") -> None:

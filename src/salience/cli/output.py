@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -35,6 +35,12 @@ def sink(display: Display) -> Generator[Show]:
         click.echo(f"wrote {path}", err=True)
     else:
         yield _print_json if display.as_json else _terminal(display.level, display.plain)
+
+
+def print_points(sentences: Iterable[str]) -> None:
+    """One below the other."""
+    for sentence in sentences:
+        click.echo(f"• {sentence}")
 
 
 def _print_json(explanations: "Sequence[Explanation]", name: str | None = None) -> None:

@@ -12,6 +12,7 @@ import click
 
 from salience.cli.evaluate import table
 from salience.cli.options import Model, examples, model
+from salience.cli.output import print_points
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
@@ -149,8 +150,7 @@ def elephant(model: Model, **given: Any) -> None:
         facts = json.dumps([_facts(each) for each in found], indent=1)
         _write(given["out"], {"result.json": facts, "report.html": reports.elephant(found)})
         _printed(one)
-        for sentence in answer(one.found):
-            click.echo(f"• {sentence}")
+        print_points(answer(one.found))
     _told(given)
 
 
@@ -180,8 +180,7 @@ def _printed(one: Any) -> None:
     from salience.verdict import advice
 
     table(one.found)
-    for sentence in advice(one.found):
-        click.echo(f"• {sentence}")
+    print_points(advice(one.found))
     for name, why in one.left_out.items():
         click.echo(f"left out: {name}. {why}")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import examples, pairs
-from salience.cli.output import print_wide, written
+from salience.cli.output import print_points, print_wide, written
 from salience.errors import BadInput, NotLearnt
 
 if TYPE_CHECKING:
@@ -293,5 +293,4 @@ def _show(
         click.echo(json.dumps(plain(facts), ensure_ascii=False))
         return
     print_wide(trials.terminal(table))
-    for note in notes:
-        click.echo(f"• {note}")
+    print_points(notes)

@@ -106,8 +106,8 @@ def gold(data: Path) -> list[tuple[str, float]]:
 
 def sst2(data: Path, split: str) -> tuple[list[str], Tensor]:
     """Sentences and labels of one SST-2 split."""
-    found = rows(data / f"sst2/{split}.jsonl")
-    return [row["text"] for row in found], torch.tensor([row["label"] for row in found])
+    read = rows(data / f"sst2/{split}.jsonl")
+    return [row["text"] for row in read], torch.tensor([row["label"] for row in read])
 
 
 def note(args: argparse.Namespace, **facts: str) -> dict[str, str]:
@@ -206,10 +206,10 @@ def pieces(tokenizer, texts: list[str], length: int) -> Tensor:
 def corrupt(ids: Tensor, rate: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """80/10/10 masking. Returns the corrupted ids and the chosen positions."""
     chosen = (torch.rand(ids.shape, generator=generator) < rate) & (ids > MASK)
-    dice = torch.rand(ids.shape, generator=generator)
+    draws = torch.rand(ids.shape, generator=generator)
     noise = torch.randint(MASK + 1, VOCAB, ids.shape, generator=generator)
-    out = torch.where(chosen & (dice < 0.8), torch.full_like(ids, MASK), ids)
-    return torch.where(chosen & (dice >= 0.9), noise, out), chosen
+    out = torch.where(chosen & (draws < 0.8), torch.full_like(ids, MASK), ids)
+    return torch.where(chosen & (draws >= 0.9), noise, out), chosen
 
 
 # ---------------------------------------------------------------- student
@@ -422,10 +422,10 @@ def run_teacher(args: argparse.Namespace) -> None:
             if step % 50 == 0:
                 print(f"teacher {step}/{total} {loss.item():.3f} {time.time() - begin:.0f}s", flush=True)
         model.eval()
-        found = accuracy(predict(score, check), labels)
-        print(f"teacher epoch {epoch} validation {found:.4f}", flush=True)
-        if found >= best:
-            best = found
+        result = accuracy(predict(score, check), labels)
+        print(f"teacher epoch {epoch} validation {result:.4f}", flush=True)
+        if result >= best:
+            best = result
             model.save_pretrained(args.work / "teacher")
             tokenizer.save_pretrained(args.work / "teacher")
 
@@ -476,10 +476,10 @@ def run_label(args: argparse.Namespace) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(args.work / "teacher").eval()
     score = lambda ids, mask: model(input_ids=ids, attention_mask=mask).logits  # noqa: E731
     test_texts, test_labels = sst2(args.data, "test")
-    found = accuracy(predict(score, encode(tokenizer, test_texts)), test_labels)
-    note(args, teacher_test=f"{100 * found:.1f} %")
+    result = accuracy(predict(score, encode(tokenizer, test_texts)), test_labels)
+    note(args, teacher_test=f"{100 * result:.1f} %")
     texts = unlabelled(args.data, args.label_limit)[: args.label_count]
-    print(f"teacher test {found:.4f}; {len(texts):,} texts", flush=True)
+    print(f"teacher test {result:.4f}; {len(texts):,} texts", flush=True)
     begin = time.time()
     with open(args.work / "distil.jsonl", "w", encoding="utf-8") as handle:
         for start in range(0, len(texts), 8192):
@@ -563,11 +563,11 @@ def run_distil(args: argparse.Namespace) -> None:
             print(f"distil {step}/{total} {progress:.3f} {time.time() - begin:.0f}s", flush=True)
         if step % args.distil_check == 0 or progress >= 1:
             student.eval()
-            found = accuracy(predict(pooled, valid), valid_labels)
+            result = accuracy(predict(pooled, valid), valid_labels)
             masked, same = mlm_scores(student, check)
-            print(f"distil {step} validation {found:.4f} mlm {masked:.4f} {same:.4f}", flush=True)
-            if found >= best:
-                best = found
+            print(f"distil {step} validation {result:.4f} mlm {masked:.4f} {same:.4f}", flush=True)
+            if result >= best:
+                best = result
                 torch.save(student.state_dict(), args.work / args.distil_name)
         if progress >= 1:
             kind = "short" if args.short else "distil"
@@ -650,15 +650,15 @@ class Both:
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Everything the card reports."""
     both = Both(folder)
-    found = {split: both.accuracy(*sst2(args.data, split)) for split in ("validation", "test")}
+    measured = {split: both.accuracy(*sst2(args.data, split)) for split in ("validation", "test")}
     held = rows(args.data / "imdb/validation.jsonl")[:200]
     labels = torch.tensor([row["label"] for row in held])
-    found["imdb"] = both.accuracy([row["text"] for row in held], labels)
-    found["masked"], found["plain"] = mlm_scores(both.masked, held_out(args, both.tokenizer, 80))
+    measured["imdb"] = both.accuracy([row["text"] for row in held], labels)
+    measured["masked"], measured["plain"] = mlm_scores(both.masked, held_out(args, both.tokenizer, 80))
     bank = pad(encode(both.tokenizer, sst2(args.data, "validation")[0]))
-    found["bank_masked"], found["bank_plain"] = mlm_scores(both.masked, *bank)
-    found["parameters"] = sum(weight.numel() for weight in both.classifier.parameters())
-    return found
+    measured["bank_masked"], measured["bank_plain"] = mlm_scores(both.masked, *bank)
+    measured["parameters"] = sum(weight.numel() for weight in both.classifier.parameters())
+    return measured
 
 
 def run_export(args: argparse.Namespace) -> None:
@@ -671,11 +671,11 @@ def run_export(args: argparse.Namespace) -> None:
     polish(student, pieces(tokenizer, texts, 128), args.polish_steps, args.seed)
     folder = args.out / "sentiment"
     write_folder(student, tokenizer, folder)
-    found = measure(args, folder)
-    print(json.dumps(found, indent=1), flush=True)
-    (args.work / "measured.json").write_text(json.dumps(found), "utf-8")
-    fill = {name: f"{100 * value:.1f} %" for name, value in found.items() if name != "parameters"}
-    fill["parameters"] = f"{found['parameters'] / 1e6:.2f} million"
+    measured = measure(args, folder)
+    print(json.dumps(measured, indent=1), flush=True)
+    (args.work / "measured.json").write_text(json.dumps(measured), "utf-8")
+    fill = {name: f"{100 * value:.1f} %" for name, value in measured.items() if name != "parameters"}
+    fill["parameters"] = f"{measured['parameters'] / 1e6:.2f} million"
     (folder / "README.md").write_text(CARD.format(**note(args), **fill), "utf-8")
 
 
@@ -690,12 +690,12 @@ def warm_words(model, args: argparse.Namespace) -> None:
     theirs = AutoTokenizer.from_pretrained(minilm(args)).get_vocab()
     table = AutoModel.from_pretrained(minilm(args)).get_input_embeddings().weight.float()
     shared = [(i, theirs[word]) for word, i in model.tokenizer.get_vocab().items() if word in theirs]
-    found = table[torch.tensor([pair[1] for pair in shared])]
-    found = found - found.mean(0)
-    _, _, axes = torch.linalg.svd(found, full_matrices=False)
-    found = found @ axes[: model.config.embedding].T
+    vectors = table[torch.tensor([pair[1] for pair in shared])]
+    vectors = vectors - vectors.mean(0)
+    _, _, axes = torch.linalg.svd(vectors, full_matrices=False)
+    vectors = vectors @ axes[: model.config.embedding].T
     model.words.weight.mul_(0.3)
-    model.words.weight[torch.tensor([pair[0] for pair in shared])] = found * (0.3 / found.std())
+    model.words.weight[torch.tensor([pair[0] for pair in shared])] = vectors * (0.3 / vectors.std())
     model.words.weight[0] = 0
     print(f"word vectors: {len(shared)} of {model.config.vocabulary}", flush=True)
 
@@ -707,8 +707,8 @@ def drop_words(ids: Tensor, mask: int, rate: float) -> Tensor:
 
 def run_bilstm(args: argparse.Namespace) -> None:
     """Train the BiLSTM with attention from the pseudo-labels and the gold labels."""
+    from salience.core.types import Batch
     from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
-    from salience.types import Batch
 
     texts, margins = distilled(args, args.bilstm_texts)
     note(args, bilstm_texts=f"{len(texts):,}")
@@ -717,7 +717,7 @@ def run_bilstm(args: argparse.Namespace) -> None:
     config = PooledConfig(("negative", "positive"), tokenizer.get_vocab_size(), dropout=0.3)
     model = Pooled(config, tokenizer, name="sentiment_bilstm")
     warm_words(model, args)
-    to_ids = lambda found: [e.ids[:96] or [1] for e in tokenizer.encode_batch(found)]  # noqa: E731
+    to_ids = lambda texts: [e.ids[:96] or [1] for e in tokenizer.encode_batch(texts)]  # noqa: E731
     items, gold_items = to_ids(texts), to_ids([text for text, _ in pairs])
     gold_targets = torch.tensor([target for _, target in pairs])
     checks = {split: sst2(args.data, split) for split in ("validation", "test")}
@@ -744,17 +744,17 @@ def run_bilstm(args: argparse.Namespace) -> None:
             if step % 100 == 0:
                 print(f"bilstm {step}/{total} {time.time() - begin:.0f}s", flush=True)
         model.eval()
-        found = accuracy(predict(score, to_ids(checks["validation"][0])), checks["validation"][1])
-        print(f"bilstm epoch {epoch} validation {found:.4f}", flush=True)
-        if found >= best:
-            best = found
+        result = accuracy(predict(score, to_ids(checks["validation"][0])), checks["validation"][1])
+        print(f"bilstm epoch {epoch} validation {result:.4f}", flush=True)
+        if result >= best:
+            best = result
             model.save(args.out / "sentiment_bilstm", dtype=torch.float16)
     write_bilstm_card(args, Pooled.load(args.out / "sentiment_bilstm"), checks)
 
 
 def write_bilstm_card(args: argparse.Namespace, model, checks: dict) -> None:
     """Measure the saved BiLSTM and write its card."""
-    from salience.types import Batch
+    from salience.core.types import Batch
 
     score = lambda ids, mask: model(Batch(ids, mask.bool(), ~mask.bool())).logits  # noqa: E731
     fill = {"vocabulary": f"{model.config.vocabulary:,}"}

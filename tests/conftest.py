@@ -11,7 +11,7 @@ from jaxtyping import install_import_hook
 
 with install_import_hook("salience", "beartype.beartype"):
     import salience.data
-    import salience.explainer
+    import salience.explanations.explainer
     import salience.models.huggingface
     import salience.models.pooled  # noqa: F401
 

@@ -36,10 +36,10 @@ def decoder(folder: Path) -> str:
 def from_inseq(folder: Path) -> dict[str, object]:
     import inseq
 
-    asked = inseq.load_model(decoder(folder), "input_x_gradient")
-    found = asked.attribute(PROMPT, generation_args={"max_new_tokens": 2, "do_sample": False}, show_progress=False)
-    found.save(folder / "plain.json", overwrite=True)
-    found.save(folder / "primitive.json", overwrite=True, use_primitives=True)
+    model = inseq.load_model(decoder(folder), "input_x_gradient")
+    result = model.attribute(PROMPT, generation_args={"max_new_tokens": 2, "do_sample": False}, show_progress=False)
+    result.save(folder / "plain.json", overwrite=True)
+    result.save(folder / "primitive.json", overwrite=True, use_primitives=True)
     return {name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("plain", "primitive")}
 
 
@@ -48,12 +48,12 @@ def from_shap() -> dict[str, object]:
     from transformers import pipeline
 
     folder = str(Path(__file__).parents[1] / "src" / "salience" / "models" / "bundled" / "sentiment")
-    asked = pipeline("text-classification", model=folder, tokenizer=folder, top_k=None)
-    found = shap.Explainer(asked, silent=True)(TEXTS)
+    model = pipeline("text-classification", model=folder, tokenizer=folder, top_k=None)
+    result = shap.Explainer(model, silent=True)(TEXTS)
     return {
-        "data": [list(map(str, pieces)) for pieces in found.data],
-        "values": [values.round(6).tolist() for values in found.values],
-        "output_names": list(map(str, found.output_names)),
+        "data": [list(map(str, pieces)) for pieces in result.data],
+        "values": [values.round(6).tolist() for values in result.values],
+        "output_names": list(map(str, result.output_names)),
     }
 
 

@@ -24,6 +24,7 @@ from transformers import (
 )
 
 import salience
+from salience.core.types import Model
 from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
 
 TEXTS = (
@@ -186,18 +187,18 @@ _TOKENIZERS = {
 CLASSIFIERS = tuple(_TOKENIZERS)
 LANGUAGE_MODELS = ("gpt2_lm", "llama_lm", "qwen3_lm")
 HEADS = ("bert_multi_label", "bert_regression")
-POOLED = ("pooled_bilstm", "pooled_lstm", "pooled_average", "pooled_mlp")
+POOLED = ("pooled_bilstm", "pooled_lstm", "pooled_orthogonal_lstm", "pooled_embedding", "pooled_mlp")
 SHAPES = (*CLASSIFIERS, *LANGUAGE_MODELS, *HEADS, *POOLED)
 
 
-def build(shape: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> salience.types.Model:
+def build(shape: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Model:
     """A fresh model of this shape, in training mode, so that tests notice who forgets to leave it.
 
     In double precision, what company or a budget changes shows at once, and rounding does not.
     """
     torch.manual_seed(seed)
     if shape in POOLED:
-        return _pooled(shape.removeprefix("pooled_")).to(dtype)
+        return _pooled(shape.removeprefix("pooled_"), dtype)
     family, _, head = shape.partition("_") if shape not in _TOKENIZERS else (shape, "", "")
     tok = tokenizer(_TOKENIZERS[family])
     config = _config(family, len(tok))
@@ -211,10 +212,11 @@ def build(shape: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> sali
     return salience.wrap(make(config).train().to(dtype), tok, name=f"tiny-{shape}")
 
 
-def _pooled(encoder: str) -> Pooled:
+def _pooled(encoder: str, dtype: torch.dtype) -> Pooled:
     tok = word_tokenizer(CORPUS, 100)
     config = PooledConfig(("bad", "so-so", "good"), tok.get_vocab_size(), encoder, embedding=12, hidden=8, attention=6)
-    model = Pooled(config, tok, name=f"tiny-{encoder}")
-    for p in model.parameters():
+    model = Pooled.new(config, tok, name=f"tiny-{encoder}")
+    for p in model.module.parameters():
         torch.nn.init.normal_(p, std=0.5)
-    return model.train()
+    model.module.to(dtype).train()
+    return model

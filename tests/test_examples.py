@@ -2,14 +2,19 @@
 
 import doctest
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-MODULES = ("batching", "settings", "types", "words", "methods.perturbation")
+SOURCE = Path(__file__).parents[1] / "src" / "salience"
+MODULES = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    for path in sorted(SOURCE.rglob("*.py"))
+    if ">>> " in path.read_text("utf-8")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str):
-    found = doctest.testmod(import_module(f"salience.{name}"))
-    assert found.attempted
-    assert not found.failed
+    result = doctest.testmod(import_module(f"salience.{name.removesuffix('.__init__')}"))
+    assert not result.failed

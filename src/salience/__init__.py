@@ -4,23 +4,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from salience.evaluator import evaluate
-    from salience.explainer import explain
-    from salience.explanation import Explanation
+    from salience.audits import audit
+    from salience.core.target import Target
+    from salience.evaluation.evaluator import evaluate
+    from salience.evaluation.runs import evaluate_data
+    from salience.explanations.explainer import explain
+    from salience.explanations.explanation import Explanation
     from salience.models import load
     from salience.models.huggingface import wrap
-    from salience.runner import explain_data
-    from salience.runs import open_run
-    from salience.train import fit
-    from salience.trainer import SalienceTrainer
-    from salience.types import Target
+    from salience.runs.driver import explain_data
+    from salience.runs.run import open_run
+    from salience.training.hf_trainer import SalienceTrainer
+    from salience.training.loop import fit
 
 __all__ = [
     "Explanation",
     "SalienceTrainer",
     "Target",
     "__version__",
+    "audit",
     "evaluate",
+    "evaluate_data",
     "explain",
     "explain_data",
     "fit",
@@ -31,15 +35,17 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Explanation": "salience.explanation",
-    "SalienceTrainer": "salience.trainer",
-    "Target": "salience.types",
-    "evaluate": "salience.evaluator",
-    "explain": "salience.explainer",
-    "explain_data": "salience.runner",
-    "fit": "salience.train",
+    "Explanation": "salience.explanations.explanation",
+    "SalienceTrainer": "salience.training.hf_trainer",
+    "Target": "salience.core.target",
+    "audit": "salience.audits",
+    "evaluate": "salience.evaluation.evaluator",
+    "evaluate_data": "salience.evaluation.runs",
+    "explain": "salience.explanations.explainer",
+    "explain_data": "salience.runs.driver",
+    "fit": "salience.training.loop",
     "load": "salience.models",
-    "open_run": "salience.runs",
+    "open_run": "salience.runs.run",
     "wrap": "salience.models.huggingface",
 }
 

@@ -12,8 +12,10 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import salience
+from salience.core.passes import forward, frozen, resolve
+from salience.core.target import Target
+from salience.core.types import Attribution, Batch, Model, Site, Targets
 from salience.errors import BadInput, UnsupportedModel
-from salience.explainer import targets
 from salience.methods.attention import (
     _maximum_flows,
     attention,
@@ -23,8 +25,6 @@ from salience.methods.attention import (
     attention_x_gradient,
     value_zeroing,
 )
-from salience.passes import forward, frozen
-from salience.types import Attribution, Batch, Model, Target, Targets
 from shapes import POOLED, SHAPES, TEXTS, build
 
 SQUARE = [s for s in SHAPES if s not in POOLED]
@@ -38,7 +38,7 @@ def model_of(shape: str) -> Model:
 
 def one(model: Model, text: str = TEXT) -> tuple[Batch, Targets]:
     batch = model.batch(model.encode([text]))
-    return batch, targets(model, Target(), forward(model, batch).logits)
+    return batch, resolve(model, [Target()], forward(model, batch).logits)
 
 
 def scores(result: Tensor | Attribution) -> Tensor:
@@ -75,7 +75,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-5) -> bool:
 
 
 @pytest.mark.parametrize("shape", SQUARE)
-def test_the_classifier_reads_the_positions_that_its_logits_feel(shape: str):
+def test_the_classifier_reads_the_positions_that_its_logits_depend_on(shape: str):
     model = model_of(shape)
     batch = model.batch(model.encode(TEXTS))
     assert torch.equal(model.read_from(batch), felt(model, batch))
@@ -126,9 +126,9 @@ def test_mean_pooling_reads_the_mean_row():
 
 def test_all_layers_are_numbered_from_one():
     model = model_of("bert")
-    found = salience.explain(model, TEXT, "attention", layer="all")
-    assert [e.settings["layer"] for e in found] == [1, 2, 3]
-    assert found[-1].scores == salience.explain(model, TEXT, "attention")[0].scores
+    results = salience.explain(model, TEXT, "attention", layer="all")
+    assert [e.settings["layer"] for e in results] == [1, 2, 3]
+    assert results[-1].scores == salience.explain(model, TEXT, "attention")[0].scores
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_all_layers_are_numbered_from_one():
         ({"row": "first"}, "Known: auto, cls, last, mean"),
     ],
 )
-def test_wrong_settings_say_what_there_is(given_settings: dict[str, object], says: str):
+def test_invalid_settings_list_the_valid_ones(given_settings: dict[str, object], says: str):
     model = model_of("bert")
     with pytest.raises(BadInput, match=says):
         salience.explain(model, TEXT, "attention", **given_settings)
@@ -150,12 +150,12 @@ def test_wrong_settings_say_what_there_is(given_settings: dict[str, object], say
 def slow_steps(a: list[Tensor]) -> list[list[list[float]]]:
     """½ mean_h A + ½ I by loops, in Python's own numbers."""
     n = a[0].shape[-1]
-    found = []
+    results = []
     for layer in a:
         mean = layer.double().mean(0).tolist()
         mixed = [[0.5 * mean[i][j] + 0.5 * (i == j) for j in range(n)] for i in range(n)]
-        found.append([[x / sum(row) for x in row] for row in mixed])
-    return found
+        results.append([[x / sum(row) for x in row] for row in mixed])
+    return results
 
 
 @pytest.mark.parametrize("shape", SQUARE)
@@ -185,8 +185,8 @@ def linear_programme(steps: np.ndarray, r: np.ndarray, token: int) -> float:
     inner = [(l, i) for l in range(layers + 1) for i in range(n) if (l, i) != (0, token)]  # noqa: E741
     balance = np.array([[(b == node) - float(a == node) for a, b, _ in edges] for node in inner])
     gain = [-float(b == (0, token)) for _, b, _ in edges]
-    found = linprog(gain, A_eq=balance, b_eq=np.zeros(len(inner)), bounds=[(0, c) for *_, c in edges])
-    return -found.fun
+    results = linprog(gain, A_eq=balance, b_eq=np.zeros(len(inner)), bounds=[(0, c) for *_, c in edges])
+    return -results.fun
 
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 10**6))
@@ -231,7 +231,7 @@ def test_attention_x_gradient_by_loops(shape: str, sign: str):
         assert close(got, torch.tensor(expected, dtype=torch.float64), 1e-4)
 
 
-def test_the_last_layer_feels_only_the_row_that_is_read():
+def test_the_last_layer_depends_only_on_the_row_that_is_read():
     """So the sum over queries is, by default, the classifier's own row."""
     model = model_of("bert")
     _, g = weights_and_gradients(model)
@@ -255,8 +255,8 @@ def zeroed_by_whole_passes(model: Model, batch: Batch, layer: int) -> Tensor:
     """C of one layer from full forward passes, each with one column of that layer's attention set to 0."""
 
     def without(j: int):
-        def edit(number: int, a: Tensor) -> Tensor:
-            if number != layer:
+        def edit(site: Site, a: Tensor) -> Tensor:
+            if site.layer != layer + 1:
                 return a
             a = a.clone()
             a[..., j] = 0
@@ -314,6 +314,25 @@ def test_a_method_called_by_itself_reads_one_layer():
     model = model_of("bert")
     with pytest.raises(BadInput, match="one layer at a time"):
         value_zeroing(model, *one(model), layer="all")
+
+
+def test_value_zeroing_says_why_a_model_that_cannot_run_single_layers_is_refused():
+    model = build("bert")
+    batch, target = one(model)
+
+    class Other:
+        """An adapter of one's own, without replay()."""
+
+        def __getattr__(self, name: str) -> object:
+            if name == "replay":
+                raise AttributeError(name)
+            return getattr(model, name)
+
+        def __call__(self, *args: object, **options: object) -> object:
+            return model(*args, **options)
+
+    with pytest.raises(UnsupportedModel, match=r"no replay\(\).*attention_rollout"):
+        value_zeroing(Other(), batch, target)
 
 
 @pytest.mark.parametrize("method", [attention_rollout, attention_flow, attention_relevance, value_zeroing])

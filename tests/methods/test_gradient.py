@@ -1,19 +1,22 @@
 """Gradient methods against autograd on one text at a time, against captum, and on a model whose answer is known."""
 
+import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import captum.attr
 import pytest
 import torch
 from torch import Tensor
 
-from salience.errors import BadInput
-from salience.explainer import explain, targets
+from salience.core.passes import forward, frozen, resolve
+from salience.core.randomness import generators
+from salience.core.target import Target
+from salience.core.types import Batch, Model, Targets
+from salience.errors import BadInput, ImpreciseScores, UnsupportedModel
+from salience.explanations.explainer import explain
 from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
-from salience.passes import forward, frozen
-from salience.randomness import generators
-from salience.types import Batch, Model, Target, Targets
 from shapes import SHAPES, TEXTS, build
 
 TEXT = TEXTS[3]
@@ -34,7 +37,7 @@ def model_of(shape: str) -> Model:
 
 def one(model: Model, text: str = TEXT, target: Target = Target()) -> tuple[Batch, Targets]:  # noqa: B008
     batch = model.batch(model.encode([text]))
-    return batch, targets(model, target, forward(model, batch).logits)
+    return batch, resolve(model, [target], forward(model, batch).logits)
 
 
 def derivative(model: Model, batch: Batch, target: Targets, e: Tensor) -> Tensor:
@@ -47,8 +50,8 @@ def network(model: Model, batch: Batch) -> Callable[[Tensor], Tensor]:
     return lambda e: model(batch.take(torch.zeros(len(e), dtype=torch.long)), embeddings=e).logits
 
 
-def close(found: Tensor, true: Tensor, tolerance: float = 1e-5) -> bool:
-    return bool((found - true).abs().max() <= tolerance * true.abs().max())
+def close(results: Tensor, true: Tensor, tolerance: float = 1e-5) -> bool:
+    return bool((results - true).abs().max() <= tolerance * true.abs().max())
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -67,12 +70,43 @@ def test_the_derivative_is_the_limit_of_differences(shape: str):
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_a_gradient_is_reduced_as_its_name_says(reduction: str):
+def test_a_gradient_is_reduced_by_its_named_norm(reduction: str):
     model = model_of("pooled_bilstm")  # LayerNorm would make the sums vanish
     batch, target = one(model)
     vectors = derivative(model, batch, target, model.embed(batch))[0].tolist()
     true = torch.tensor([[REDUCTIONS[reduction](v) for v in vectors]])
-    assert close(gradient(model, batch, target, reduction=reduction), true)
+    assert close(gradient(model, batch, target, reduction=reduction).scores, true)
+
+
+@pytest.mark.parametrize("method", [gradient, partial(smooth_grad, samples=2)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", ["bert", "gpt2", "gpt2_lm", "llama", "pooled_mlp"])
+def test_a_sum_that_layer_norm_makes_zero_is_refused(shape: str, dtype: torch.dtype, method: Any):
+    model = build(shape, dtype=dtype)
+    batch, target = one(model)
+    if shape in ("llama", "pooled_mlp"):
+        assert method(model, batch, target, reduction="sum").scores.abs().max() > 0
+    else:
+        with pytest.raises(UnsupportedModel, match=r"LayerNorm.*reduction, such as 'l2'"):
+            method(model, batch, target, reduction="sum")
+
+
+def test_products_that_nearly_cancel_are_summed_in_the_models_own_precision():
+    model = build("modernbert", dtype=torch.float64)
+    batch, target = one(model)
+    e = model.embed(batch)
+    true = [math.fsum((g * x).tolist()) for g, x in zip(derivative(model, batch, target, e)[0], e[0], strict=True)]
+    scores = input_x_gradient(model, batch, target).scores[0]
+    assert (scores - torch.tensor(true, dtype=torch.float64)).abs().max() <= 1e-9 * max(map(abs, true))
+
+
+def test_scores_that_are_rounding_errors_say_so():
+    model = build("modernbert", dtype=torch.bfloat16)
+    with pytest.warns(ImpreciseScores, match=r"rounding errors.*dtype='float32'"):
+        input_x_gradient(model, *one(model))
+    for shape, dtype in (("modernbert", torch.float32), ("bert", torch.bfloat16), ("llama", torch.bfloat16)):
+        model = build(shape, dtype=dtype)
+        assert input_x_gradient(model, *one(model)).scores.any()
 
 
 @pytest.mark.parametrize("shape", ["bert", "gpt2", "deberta_v2", "pooled_bilstm"])
@@ -83,12 +117,12 @@ def test_captums_saliency_and_input_x_gradient_agree(shape: str):
     with frozen(model.module):
         saliency = captum.attr.Saliency(network(model, batch)).attribute(e.requires_grad_(), label)
         product = captum.attr.InputXGradient(network(model, batch)).attribute(e, label)
-    assert close(gradient(model, batch, target, reduction="l1"), saliency.sum(-1))
-    assert close(input_x_gradient(model, batch, target), product.detach().sum(-1), 3e-5)
+    assert close(gradient(model, batch, target, reduction="l1").scores, saliency.sum(-1))
+    assert close(input_x_gradient(model, batch, target).scores, product.detach().sum(-1), 3e-5)
 
 
 @pytest.mark.parametrize("kind", ["logit", "probability", "log_probability"])
-def test_the_gradient_is_of_the_number_that_is_asked_for(kind: str):
+def test_the_gradient_is_that_of_the_target(kind: str):
     model = model_of("bert")
     batch, target = one(model, target=Target(2, 0, kind))
     e = model.embed(batch)
@@ -97,19 +131,19 @@ def test_the_gradient_is_of_the_number_that_is_asked_for(kind: str):
         z = model(batch, embeddings=leaf).logits[0]
         values = {"logit": z, "probability": z.exp() / z.exp().sum(), "log_probability": z - z.exp().sum().log()}[kind]
         true = torch.autograd.grad(values[2] - values[0], leaf)[0].norm(dim=-1)
-    assert close(gradient(model, batch, target), true)
+    assert close(gradient(model, batch, target).scores, true)
 
 
 def test_a_linear_models_terms_are_its_input_x_gradient():
     """With even attention the averaging classifier is linear: token t adds u · e_t / T to the logit."""
-    model = build("pooled_average")
+    model = build("pooled_embedding")
     for part in (model.module.key, model.module.query):
         for p in part.parameters():
             torch.nn.init.zeros_(p)
     batch, target = one(model)
     u = model.module.classifier.weight.detach()[int(target.labels)]
-    assert close(input_x_gradient(model, batch, target), model.embed(batch) @ u / batch.width)
-    assert close(gradient(model, batch, target), (u.norm() / batch.width).expand(1, batch.width))
+    assert close(input_x_gradient(model, batch, target).scores, model.embed(batch) @ u / batch.width)
+    assert close(gradient(model, batch, target).scores, (u.norm() / batch.width).expand(1, batch.width))
 
 
 def test_where_embeddings_are_normalised_input_x_gradient_vanishes():
@@ -117,9 +151,9 @@ def test_where_embeddings_are_normalised_input_x_gradient_vanishes():
     model = model_of("modernbert")
     batch, target = one(model)
     e = model.embed(batch)
-    sizes = gradient(model, batch, target) * e.norm(dim=-1)
+    sizes = gradient(model, batch, target).scores * e.norm(dim=-1)
     # ModernBERT's normalisation subtracts the mean too, and its epsilon is felt at these small embeddings.
-    assert float(input_x_gradient(model, batch, target).abs().max()) < 0.02 * float(sizes.max())
+    assert float(input_x_gradient(model, batch, target).scores.abs().max()) < 0.02 * float(sizes.max())
 
 
 @pytest.mark.parametrize("shape", ["bert", "llama_lm", "pooled_bilstm"])
@@ -130,8 +164,8 @@ def test_smooth_grad_is_the_mean_of_noisy_gradients(shape: str):
     source, spread = generators(batch, 5)[0], 0.2 * (e.max() - e.min())
     noisy = [e + spread * torch.randn(n, e.shape[-1], generator=source) for _ in range(4)]
     mean = sum(derivative(model, batch, target, x) for x in noisy) / 4
-    found = smooth_grad(model, batch, target, samples=4, noise=0.2, seed=5)
-    assert close(found, mean.norm(dim=-1), 3e-5)
+    results = smooth_grad(model, batch, target, samples=4, noise=0.2, seed=5).scores
+    assert close(results, mean.norm(dim=-1), 3e-5)
 
 
 def test_captums_noise_tunnel_agrees_on_the_same_noise(monkeypatch: pytest.MonkeyPatch):
@@ -145,13 +179,13 @@ def test_captums_noise_tunnel_agrees_on_the_same_noise(monkeypatch: pytest.Monke
         theirs = tunnel.attribute(
             e, nt_samples=samples, stdevs=float(0.15 * (e.max() - e.min())), target=int(target.labels), abs=False
         )
-    assert close(smooth_grad(model, batch, target, samples=samples, reduction="l2"), theirs.norm(dim=-1), 3e-5)
+    assert close(smooth_grad(model, batch, target, samples=samples, reduction="l2").scores, theirs.norm(dim=-1), 3e-5)
 
 
 def test_without_noise_smooth_grad_is_the_gradient():
     model = model_of("bert")
     batch, target = one(model)
-    assert close(smooth_grad(model, batch, target, samples=2, noise=0.0), gradient(model, batch, target))
+    assert close(smooth_grad(model, batch, target, samples=2, noise=0.0).scores, gradient(model, batch, target).scores)
 
 
 def test_more_samples_agree_better_across_seeds():
@@ -159,7 +193,7 @@ def test_more_samples_agree_better_across_seeds():
     batch, target = one(model)
 
     def apart(samples: int) -> float:
-        a, b = (smooth_grad(model, batch, target, samples=samples, seed=s) for s in (0, 1))
+        a, b = (smooth_grad(model, batch, target, samples=samples, seed=s).scores for s in (0, 1))
         return float((a - b).abs().max())
 
     assert apart(200) < apart(2)
@@ -171,5 +205,5 @@ def test_an_unknown_reduction_is_refused():
 
 
 def test_no_samples_are_refused():
-    with pytest.raises(BadInput, match="samples=0 is too few; smooth_grad takes at least 1"):
+    with pytest.raises(BadInput, match="samples of smooth_grad takes a whole number of at least 1"):
         explain(model_of("bert"), TEXT, "smooth_grad", samples=0)

@@ -10,25 +10,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertForMaskedLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, BertForMaskedLM
 
 import salience
+from salience.cli import run as command
+from salience.core.passes import differentiate, forward, resolve
+from salience.core.target import Target
+from salience.core.types import Attribution, Batch, Model, Site, Targets
 from salience.errors import BadInput, BadModel, UnsupportedModel
-from salience.explainer import targets
-from salience.methods.layers import (
-    TOLERANCE,
-    FittedHead,
-    _reads_several,
-    _sample,
-    coherence,
-    find_head,
-    fit_head,
-    layer_saliency,
-)
-from salience.models.huggingface.head import beheaded
+from salience.explanations.explainer import explain_each, prepare
+from salience.methods.decoding import TOLERANCE, _sample, coherence, decode_layers, find_head, fit_head
+from salience.methods.layers import layer_saliency
+from salience.models.heads import FittedHead
+from salience.models.huggingface.head import extract_head
 from salience.models.huggingface.hooks import hidden_states
-from salience.passes import differentiate, forward
-from salience.types import Attribution, Batch, Model, Target, Targets
+from salience.runs.driver import explain_data
 from shapes import CORPUS, LANGUAGE_MODELS, TEXTS, _config, build, tokenizer
 
 MASKED = ("bert", "roberta", "xlm_roberta", "distilbert", "albert", "electra", "deberta_v2", "modernbert")
@@ -67,13 +63,13 @@ def model(folder: Path) -> Model:
 
 def of(model: Model, texts: tuple[str, ...] = TEXTS) -> tuple[Batch, Targets]:
     batch = model.batch(model.encode(texts))
-    return batch, targets(model, Target(), forward(model, batch).logits)
+    return batch, resolve(model, [Target()], forward(model, batch).logits)
 
 
 def run(model: Model, texts: tuple[str, ...] = TEXTS, **settings: object) -> Attribution:
-    found = layer_saliency(model, *of(model, texts), **settings)
-    assert isinstance(found, Attribution)
-    return found
+    result = layer_saliency(model, *of(model, texts), **settings)
+    assert isinstance(result, Attribution)
+    return result
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-5) -> bool:
@@ -89,7 +85,7 @@ def test_the_head_alone_gives_the_language_models_own_logits(shape: str):
     ids = torch.randint(5, 150, (2, 7))
     with torch.no_grad(), hidden_states(lm, None) as states:
         expected = lm(input_ids=ids).logits
-    head = beheaded(lm, "own")
+    head = extract_head(lm, "own")
     assert (head(states[-1].flatten(0, 1)) - expected.flatten(0, 1)).abs().max() <= 1e-5
     assert head.decoder is not None
     few = torch.stack([row[:, own] for row, own in zip(expected, ids, strict=True)])
@@ -102,21 +98,80 @@ def test_debertas_newer_head_multiplies_with_the_word_embeddings():
     ids = torch.randint(5, 150, (1, 7))
     with torch.no_grad(), hidden_states(lm, None) as states:
         expected = lm(input_ids=ids).logits
-    head = beheaded(lm, "own")
+    head = extract_head(lm, "own")
     assert head.decoder is None
     assert torch.equal(head(states[-1][0]), expected[0])
     assert torch.equal(head(states[-1], torch.tensor([[8, 9]])), expected[..., 8:10])
 
 
+SMALL = {
+    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+EXPERTS = {**GROUPED, "num_experts_per_tok": 2}
+DECODERS: dict[str, dict[str, object]] = {
+    **dict.fromkeys((
+        "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2", "phi", "phi3",
+        "stablelm", "starcoder2", "cohere", "cohere2", "granite", "persimmon", "glm", "glm4", "nemotron", "helium",
+        "diffllama",
+    ), GROUPED),
+    **{f: {**EXPERTS, "num_local_experts": 4} for f in ("mixtral", "phimoe", "granitemoe")},
+    **{f: {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 16} for f in ("qwen2_moe", "qwen3_moe", "olmoe")},
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "openai-gpt"), GPT),
+    "gptj": {**GPT, "rotary_dim": 4},
+    "gpt_neo": {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "gpt_neox": {},
+    "opt": {"ffn_dim": 32, "word_embed_proj_dim": 32},
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "xglm": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 32},
+    "biogpt": {},
+}  # fmt: skip
+ENCODERS: dict[str, dict[str, object]] = {
+    "esm": {"mask_token_id": 4, "token_dropout": False},
+    "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 32},
+    "eurobert": {"num_key_value_heads": 2},
+    "rembert": {"input_embedding_size": 16, "output_embedding_size": 16},
+}
+
+
+@pytest.mark.parametrize("family", [*DECODERS, *ENCODERS])
+def test_no_final_norm_is_lost_where_the_padding_token_is_0(family: str):
+    """The embedding of padding is 0, and 0 is what every norm returns for it."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **SMALL | (DECODERS | ENCODERS)[family])
+    lm = (AutoModelForCausalLM if family in DECODERS else AutoModelForMaskedLM).from_config(config).eval()
+    ids = torch.randint(5, 50, (2, 8))
+    with torch.no_grad(), hidden_states(lm, None) as states:
+        expected = lm(input_ids=ids).logits
+    head = extract_head(lm, "own")
+    assert close(head(states[-1].flatten(0, 1)), expected.flatten(0, 1))
+    few = torch.stack([row[:, own] for row, own in zip(expected, ids, strict=True)])
+    assert close(head(states[-1], ids), few)
+
+
+@pytest.mark.parametrize("family", ["opt", "openai-gpt", "mixtral"])
+def test_layers_of_more_decoders_follow_the_formula(family: str):
+    torch.manual_seed(0)
+    tok = tokenizer("bare")
+    sizes = {**SMALL, "vocab_size": len(tok), "initializer_range": 0.3}
+    lm = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes | DECODERS[family])).eval()
+    model = salience.wrap(lm, tok, name=family)
+    got = run(model, TEXTS[:1], layer=1, sign="signed").scores[0]
+    expected, scale = literal(model, TEXTS[0], 1, "softmax", None, 0.0)
+    assert (got - expected).abs().max() <= 1e-4 * scale
+
+
 @pytest.mark.parametrize("shape", CAUSAL)
-def test_a_decoders_last_layer_decodes_to_what_it_would_say_next(shape: str):
+def test_a_decoders_last_layer_decodes_to_its_next_token(shape: str):
     model = build(f"{shape}_lm")
     batch, _ = of(model, TEXTS[:1])
     output = forward(model, batch, hidden=True)
     assert close(model.lm_head()(output.hidden[-1][0])[-1:], output.logits)
 
 
-def test_finding_a_head_leaves_the_language_model_as_it_was():
+def test_extracting_a_head_does_not_change_the_language_model():
     model = build("gpt2_lm")
     before = [(n, m.training, len(m._forward_hooks), sorted(vars(m))) for n, m in model.module.named_modules()]
     weights = {n: (p.data_ptr(), p._version, p.requires_grad) for n, p in model.module.named_parameters()}
@@ -126,7 +181,7 @@ def test_finding_a_head_leaves_the_language_model_as_it_was():
     assert {n: (p.data_ptr(), p._version, p.requires_grad) for n, p in model.module.named_parameters()} == weights
 
 
-def test_the_head_stored_beside_a_classifier_is_found(folder: Path, model: Model):
+def test_the_head_in_the_checkpoint_of_a_classifier_is_used(folder: Path, model: Model):
     lm = BertForMaskedLM.from_pretrained(folder).eval()
     batch, _ = of(model, TEXTS[:1])
     with torch.no_grad():
@@ -139,9 +194,9 @@ def test_the_head_stored_beside_a_classifier_is_found(folder: Path, model: Model
 
 def test_a_head_can_be_named(folder: Path, model: Model):
     bare = build("bert")
-    found = run(bare, layer=2, head=str(folder))
-    assert found.settings["head"] == str(folder)
-    assert torch.equal(found.scores, run(model, layer=2).scores)
+    result = run(bare, layer=2, head=str(folder))
+    assert result.settings["head"] == str(folder)
+    assert torch.equal(result.scores, run(model, layer=2).scores)
 
 
 def test_loading_a_head_draws_no_random_numbers(folder: Path):
@@ -175,7 +230,7 @@ def test_a_head_for_another_vocabulary_is_refused(tmp_path: Path, folder: Path):
     tokenizer("bpe").save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match="another vocabulary"):
         run(build("bert"), layer=1, head=str(tmp_path))
-    with pytest.raises(BadModel, match="no LM head can be loaded from /nowhere"):
+    with pytest.raises(BadModel, match="there is no folder '/nowhere'"):
         run(build("bert"), layer=1, head="/nowhere")
 
 
@@ -190,9 +245,9 @@ def literal(
     with torch.enable_grad():
         states = dict[int, Tensor]()
 
-        def keep(number: int, h: Tensor) -> Tensor:
-            states[number] = h.detach().requires_grad_() if number == layer else h
-            return states[number]
+        def keep(site: Site, h: Tensor) -> Tensor:
+            states[site.layer] = h.detach().requires_grad_() if site.layer == layer else h
+            return states[site.layer]
 
         f = target(model(batch, edit_hidden=keep).logits)[0]
         (g,) = torch.autograd.grad(f, states[layer])
@@ -254,7 +309,7 @@ def test_decoders_follow_the_formula_too(shape: str):
 
 def test_layer_0_and_identity_are_not_decoded(model: Model):
     batch, target = of(model)
-    seen = differentiate(model, batch, target, needs=salience.passes.Needs.HIDDEN)
+    seen = differentiate(model, batch, target, needs=salience.core.passes.Needs.HIDDEN)
     for layer, decode in ((0, "softmax"), (2, "identity")):
         v = (seen.output.hidden[layer] * seen.hidden_gradient[layer]).sum(-1) * batch.content
         assert close(run(model, layer=layer, decode=decode, sign="signed").scores, v)
@@ -266,12 +321,12 @@ def test_columns_that_sum_to_one_keep_the_whole_contribution(model: Model):
     """Each position's contribution is shared out among the words; only the part of special tokens is left out."""
     batch, target = of(model)
     special = dataclasses.replace(batch, special=~batch.mask)
-    found = layer_saliency(model, special, target, layer=2, normalise="columns", sign="signed").scores
+    scores = layer_saliency(model, special, target, layer=2, normalise="columns", sign="signed").scores
     whole = layer_saliency(model, special, target, layer=2, decode="identity", sign="signed").scores
-    assert close(found.sum(1), whole.sum(1))
+    assert close(scores.sum(1), whole.sum(1))
 
 
-def test_repeated_words_score_alike_unless_told_apart(model: Model):
+def test_repeated_words_score_alike_unless_weighted_by_position(model: Model):
     text = ("truly awful, truly bad",)
     tokens = model.encode(text)[0].tokens
     first, second = (i for i, t in enumerate(tokens) if t == "truly")
@@ -283,11 +338,11 @@ def test_repeated_words_score_alike_unless_told_apart(model: Model):
 
 @pytest.mark.parametrize("layer", [0, 2])
 def test_integrated_gradients_at_a_layer_are_complete(model: Model, layer: int):
-    found = run(model, layer=layer, decode="identity", score="integrated_gradients", nodes=60, sign="signed")
+    result = run(model, layer=layer, decode="identity", score="integrated_gradients", nodes=60, sign="signed")
     change = run(model, layer=layer, decode="identity", score="integrated_gradients", nodes=1).gaps["completeness"]
-    assert found.gaps["completeness"].abs().max() < 1e-3
+    assert result.gaps["completeness"].abs().max() < 1e-3
     assert change.abs().max() > 1e-2, "one node would do: the test could not fail"
-    assert found.settings["baseline"] == "mask"
+    assert result.settings["baseline"] == "mask"
 
 
 @pytest.mark.parametrize(
@@ -299,11 +354,12 @@ def test_integrated_gradients_at_a_layer_are_complete(model: Model, layer: int):
         {"score": "integrated_gradients", "nodes": 3},
     ],
 )
-def test_company_and_budget_change_nothing(folder: Path, options: dict[str, object]):
+def test_other_texts_and_the_budget_change_nothing(folder: Path, options: dict[str, object]):
     model = salience.load(folder, dtype="float64")  # small remainders of large terms, so that rounding would show
     many = run(model, layer=2, sign="signed", **options).scores
-    small = run(dataclasses.replace(model, budget=3), layer=2, sign="signed", **options).scores
-    assert close(small, many)
+    before, model.executor.budget = model.executor.budget, 3
+    assert close(run(model, layer=2, sign="signed", **options).scores, many)
+    model.executor.budget = before
     for row, text in enumerate(TEXTS):
         alone = run(model, (text,), layer=2, sign="signed", **options).scores[0]
         assert close(many[row, : len(alone)], alone)
@@ -322,10 +378,10 @@ def test_all_layers_cost_one_forward_and_one_backward(model: Model):
         last.register_forward_hook(lambda *_: count("forward")),
         last.register_full_backward_hook(lambda *_: count("backward")),
     ]
-    found = salience.explain(model, TEXTS[0], "layer_saliency", layer="all")
+    results = salience.explain(model, TEXTS[0], "layer_saliency", layer="all")
     for handle in handles:
         handle.remove()
-    assert [e.settings["layer"] for e in found] == [0, 1, 2, 3]
+    assert [e.settings["layer"] for e in results] == [0, 1, 2, 3]
     assert passes == {"forward": 1, "backward": 1}
 
 
@@ -333,12 +389,12 @@ def test_all_layers_cost_one_forward_and_one_backward(model: Model):
     ("options", "says"),
     [
         ({"layer": 4}, "has layers 0 to 3"),
-        ({"layer": 1, "position": 1.5}, "not between 0"),
+        ({"layer": 1, "position": 1.5}, "of at least 0 and at most 1, not 1.5"),
         ({"layer": 1, "decode": "logits", "normalise": "rows"}, "cannot be normalised"),
         ({"layer": 1, "decode": "softmaxx"}, "Did you mean 'softmax'"),
     ],
 )
-def test_wrong_settings_say_what_there_is(model: Model, options: dict[str, object], says: str):
+def test_invalid_settings_list_the_valid_ones(model: Model, options: dict[str, object], says: str):
     with pytest.raises(BadInput, match=says):
         salience.explain(model, TEXTS[0], "layer_saliency", **options)
 
@@ -347,8 +403,8 @@ def test_wrong_settings_say_what_there_is(model: Model, options: dict[str, objec
 
 
 def test_coherence_by_loops(model: Model):
-    found = coherence(model, TEXTS)
-    for layer, got in enumerate(found):
+    curve = coherence(model, TEXTS)
+    for layer, got in enumerate(curve):
         logs, ranks = [], []
         for text in TEXTS:
             batch, _ = of(model, (text,))
@@ -364,7 +420,7 @@ def test_coherence_by_loops(model: Model):
 
 
 @pytest.mark.filterwarnings("ignore::salience.errors.TruncatedText")
-def test_the_automatic_layer_is_the_deepest_coherent_one_and_is_found_once(folder: Path):
+def test_the_automatic_layer_is_the_deepest_coherent_one_and_is_chosen_once(folder: Path):
     model = salience.load(folder)
     curve = [c.log_probability for c in coherence(model, _sample())]
     best = max(curve[1:3])
@@ -387,9 +443,39 @@ def test_the_automatic_layer_is_the_deepest_coherent_one_and_is_found_once(folde
 def test_the_last_layer_is_chosen_only_where_several_of_its_tokens_are_read(shape: str, last: bool):
     """Where one token is read, the scores of all tokens are the words' probabilities at that one, times a number."""
     model = build(shape)
-    assert _reads_several(model) == last
+    assert (model.reads == "all") == last
     v = run(model, layer=-1, decode="identity").scores
     assert (v[0].count_nonzero() > 1) == last
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_layers_decode_to_their_most_probable_words(model: Model, top: int):
+    found = decode_layers(model, TEXTS[0], top=top)
+    batch, _ = of(model, TEXTS[:1])
+    hidden = forward(model, batch, hidden=True).hidden
+    assert list(found) == [0, 1, 2, 3]
+    for layer, decoded in found.items():
+        P = model.lm_head()(hidden[layer][0]).softmax(1)
+        assert [d.token for d in decoded] == list(model.encode(TEXTS[:1])[0].tokens)
+        for i, d in enumerate(decoded):
+            best = sorted(range(P.shape[1]), key=lambda w, i=i: -P[i, w].item())[:top]
+            assert d.probabilities == pytest.approx([P[i, w].item() for w in best], rel=1e-4)
+            names = [model.tokenizer.decode([w], skip_special_tokens=True).strip() or f"#{w}" for w in best]
+            assert list(d.words) == names
+
+
+def test_decoded_words_are_shown_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["explain", TEXTS[0], "--model", str(folder), "--method", "layer_saliency", "--decoded", "--layer"]
+    assert command([*arguments, "all"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    table = next(n for n in range(len(shown)) if "layer 1" in shown[n] and "layer 2" in shown[n])
+    assert shown[table].split() == ["layer", "0", "layer", "1", "layer", "2", "layer", "3"]
+    best = decode_layers(salience.load(folder), TEXTS[0])[0][0]
+    assert " ".join(best.words) + f" ({best.probabilities[0]:.2f})" in shown[table + 1]
+    assert command([*arguments[:-1]]) == 2
+    assert "name a --layer" in capsys.readouterr().err
+    assert command([*arguments, "2"]) == 0
+    assert "layer 3" not in capsys.readouterr().out
 
 
 # --- fitted heads -----------------------------------------------------------------------------------------------------
@@ -406,15 +492,15 @@ def test_a_fitted_head_recovers_the_input(shape: str):
     model, head = fitted(shape)
     assert head.recovery > 0.5
     assert coherence(model, TEXTS, head=head)[-1].recovery > 0.5
-    found = run(model, layer=1, head=head)
-    assert found.settings["head"] == "fitted"
-    assert found.settings["recovery"] == head.recovery
-    assert found.scores.abs().max() > 0
+    result = run(model, layer=1, head=head)
+    assert result.settings["head"] == "fitted"
+    assert result.settings["recovery"] == head.recovery
+    assert result.scores.abs().max() > 0
     [explained] = salience.explain(model, TEXTS[0], "layer_saliency", layer=1, head=head)
     assert explained.settings["head"] == "fitted"
 
 
-def test_a_fitted_head_survives_a_file(tmp_path: Path):
+def test_a_fitted_head_can_be_saved_and_loaded(tmp_path: Path):
     model, head = fitted("bert")
     head.save(tmp_path / "head.safetensors")
     again = run(model, layer=2, head=str(tmp_path / "head.safetensors"))
@@ -424,17 +510,37 @@ def test_a_fitted_head_survives_a_file(tmp_path: Path):
         run(build("bert"), layer=1, head=_other(tmp_path))
 
 
-def test_a_head_in_a_file_is_read_once_and_again_when_it_changes(tmp_path: Path):
+def test_a_head_in_a_file_is_read_once_for_all_batches_windows_and_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     model, head = fitted("bert")
     path = tmp_path / "head.safetensors"
     head.save(path)
-    once = find_head(model, str(path))
-    assert find_head(model, str(path)) is once
-    found = salience.explain(model, list(TEXTS), "layer_saliency", head=str(path))
-    assert list(once.layers.values()) == [found[0].settings["layer"]], "the automatic layer was found by another head"
-    assert find_head(build("bert"), str(path)) is not once
+    read: list[str] = []
+    load = FittedHead.load
+    monkeypatch.setattr(FittedHead, "load", lambda path, model: read.append(path) or load(path, model))
+    monkeypatch.setattr(model.executor, "budget", 16)
+    results = salience.explain(model, list(TEXTS), "layer_saliency", head=str(path))
+    assert read == [str(path)]
+    methods = prepare("layer_saliency", {"layer": 1, "head": str(path)})
+    list(explain_each(model, TEXTS, methods, [Target()] * len(TEXTS), window=1))
+    assert read == [str(path)] * 2, "once for all windows"
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS), "utf-8")
+    explain_data(model, texts, tmp_path / "run", "layer_saliency", layer=1, head=str(path), rows_per_part=1)
+    assert read == [str(path)] * 3, "once for all parts"
+    assert {e.settings["layer"] for e in results} == {run(model, head=head).settings["layer"]}
     dataclasses.replace(head, recovery=0.5).save(path)
     assert find_head(model, str(path)).description["recovery"] == 0.5
+
+
+def test_one_head_for_two_models_keeps_their_layers_apart():
+    model, head = fitted("bert")
+    other = build("bert", seed=1)
+    for one in (model, other):
+        alone = dataclasses.replace(head, layers={})
+        assert run(one, head=head).settings["layer"] == run(one, head=alone).settings["layer"]
+    assert len(head.layers) >= 2
 
 
 def _other(folder: Path) -> str:
@@ -458,6 +564,6 @@ def test_fitting_is_repeatable_and_changes_neither_model_nor_random_numbers():
     )
 
 
-def test_a_head_cannot_be_fitted_on_next_to_nothing():
+def test_a_head_cannot_be_fitted_on_too_few_texts():
     with pytest.raises(BadInput, match="cannot be fitted on 1 texts"):
         fit_head(build("bert"), TEXTS[:1])

@@ -1,15 +1,14 @@
-"""occlusion, lime and kernel_shap against slow literal versions, captum and scikit-learn."""
+"""occlusion and lime against slow literal versions, captum and scikit-learn."""
 
 import copy
 import dataclasses
 from functools import cache
-from itertools import combinations
-from math import comb, exp, factorial, sqrt
+from math import exp, sqrt
 from typing import Any
 
 import pytest
 import torch
-from captum.attr import FeatureAblation, KernelShap, Occlusion
+from captum.attr import FeatureAblation, Occlusion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
@@ -17,15 +16,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, MistralConfig
 
 import salience
-from salience.batching import OPENING
-from salience.erasure import REPLACEMENTS, deleted, eraser, replaced, replacement
+from salience.core.erasure import REPLACEMENTS, deleted, eraser, replaced, replacement
+from salience.core.passes import forward, resolve
+from salience.core.rows import Erased, _after_prefix, _whole
+from salience.core.target import Target
+from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput
-from salience.explainer import targets
+from salience.explanations.explainer import prepare
 from salience.methods import perturbation
-from salience.methods.perturbation import blocks, erased, kernel_shap, lime, numbered, occlusion
+from salience.methods.perturbation import lime, occlusion, unit_numbers
+from salience.methods.shapley import kernel_shap, partition_shap
 from salience.models.pooled import Pooled
-from salience.passes import forward
-from salience.types import Batch, Model, Target, Targets
 from shapes import SHAPES, TEXTS, build
 
 DECODERS = ("gpt2", "llama", "qwen3", "gpt2_lm", "llama_lm", "qwen3_lm")
@@ -38,7 +39,7 @@ def model_of(shape: str) -> Model:
 
 def prepared(model: Model, texts: tuple[str, ...] = TEXTS) -> tuple[Batch, Targets]:
     batch = model.batch(model.encode(texts))
-    return batch, targets(model, Target(), forward(model, batch).logits)
+    return batch, resolve(model, [Target()], forward(model, batch).logits)
 
 
 def value(model: Model, text: str, column: int, missing: list[int], kind: str) -> float:
@@ -56,9 +57,9 @@ def content(model: Model, text: str) -> list[int]:
     return [i for i, special in enumerate(encoded.special) if not special]
 
 
-def close(found: Tensor, expected: Any, scale: float = 1.0, tolerance: float = 1e-5) -> bool:
-    expected = torch.as_tensor(expected, dtype=found.dtype)
-    return bool((found - expected).abs().max() <= tolerance * max(scale, float(expected.abs().max())))
+def close(results: Tensor, expected: Any, scale: float = 1.0, tolerance: float = 1e-5) -> bool:
+    expected = torch.as_tensor(expected, dtype=results.dtype)
+    return bool((results - expected).abs().max() <= tolerance * max(scale, float(expected.abs().max())))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -71,7 +72,7 @@ def test_occlusion_is_the_drop_without_each_token(shape: str, kind: str, window:
         with pytest.raises(BadInput, match=f"has no {kind} token"):
             occlusion(model, batch, target, erase=kind, window=window)
         return
-    found = occlusion(model, batch, target, erase=kind, window=window).scores
+    results = occlusion(model, batch, target, erase=kind, window=window).scores
     for row, text in ((0, TEXTS[0]), (2, TEXTS[2])):
         column = int(target.labels[row])
         tokens = content(model, text)
@@ -84,7 +85,7 @@ def test_occlusion_is_the_drop_without_each_token(shape: str, kind: str, window:
                 covering[token] += 1
         mean = [e / max(1, c) for e, c in zip(expected, covering, strict=True)]
         # Rounding is that of the logits, and the explained one of them may happen to be small.
-        assert close(found[row], mean, float(forward(model, batch).logits.abs().max()))
+        assert close(results[row], mean, float(forward(model, batch).logits.abs().max()))
 
 
 @pytest.mark.parametrize("shape", ["bert", "roberta", "pooled_bilstm", "gpt2"])
@@ -92,40 +93,41 @@ def test_deleting_closes_the_gap(shape: str):
     model = build(shape)
     texts = (TEXTS[0], TEXTS[3])
     batch, target = prepared(model, texts)
-    found = occlusion(model, batch, target, erase="delete").scores
+    results = occlusion(model, batch, target, erase="delete").scores
     for row, text in enumerate(texts):
         column = int(target.labels[row])
         whole = value(model, text, column, [], "delete")
         expected = torch.zeros(batch.width)
         for token in content(model, text):
             expected[token] = whole - value(model, text, column, [token], "delete")
-        assert close(found[row], expected, abs(whole))
+        assert close(results[row], expected, abs(whole))
 
 
 def test_words_are_erased_whole_and_share_their_score():
     model = build("bert")
     texts = ("a splendidly unlikely fox", TEXTS[0])
     batch, target = prepared(model, texts)
-    found = occlusion(model, batch, target, unit="word", erase="mask").scores
+    results = occlusion(model, batch, target, unit="word", erase="mask").scores
     longest = 0
     for row, (text, encoded) in enumerate(zip(texts, model.encode(texts), strict=True)):
         column = int(target.labels[row])
         whole = value(model, text, column, [], "mask")
-        groups = salience.words.members(encoded.text, encoded.offsets, encoded.special)
+        groups = salience.core.text.members(encoded.text, encoded.offsets, encoded.special)
         for _, tokens in groups:
             drop = whole - value(model, text, column, tokens, "mask")
-            assert close(found[row, tokens], [drop / len(tokens)] * len(tokens), abs(whole))
+            assert close(results[row, tokens], [drop / len(tokens)] * len(tokens), abs(whole))
             longest = max(longest, len(tokens))
     assert longest > 1, "no word of several pieces: the test shows nothing"
 
 
-def test_a_token_of_no_word_is_a_unit_by_itself():
-    ids = torch.zeros(1, 5, dtype=torch.long)
-    mask, special = torch.ones(1, 5, dtype=torch.bool), torch.tensor([[True, False, False, False, False]])
-    batch = Batch(ids, mask, special, words=torch.tensor([[-1, 0, 0, -1, 1]]))
-    assert numbered(batch, "word").tolist() == [[-1, 0, 0, 1, 2]]
+def test_words_are_those_of_the_texts_that_a_batch_was_made_of():
+    model = build("bert")
+    batch = model.batch(model.encode(["so unlike", "so"]))
+    words = unit_numbers(batch, "word")
+    assert words[0].max() == 1
+    assert words[0, 0] == words[1, -1] == -1
     with pytest.raises(BadInput, match="does not know its words"):
-        numbered(dataclasses.replace(batch, words=None), "word")
+        unit_numbers(batch.take(slice(1)), "word")
 
 
 def on_embeddings(model: Model, batch: Batch, column: int) -> Any:
@@ -154,21 +156,21 @@ def test_equals_captum_occlusion(shape: str, window: int):
 def test_equals_captum_feature_ablation_on_words():
     model = build("bert")
     batch, target = prepared(model, (TEXTS[1],))
-    x, units = model.embed(batch), numbered(batch, "word")
+    x, units = model.embed(batch), unit_numbers(batch, "word")
     baseline = torch.where(batch.content[..., None], replacement(model, "mask"), x)  # special tokens stay
     feature = torch.where(units < 0, int(units.max()) + 1, units)
     theirs = FeatureAblation(on_embeddings(model, batch, int(target.labels[0]))).attribute(
         x, baselines=baseline, feature_mask=feature[..., None].expand_as(x)
     )
     ours = occlusion(model, batch, target, erase="mask", unit="word").scores
-    assert close(ours, theirs[..., 0] / perturbation.sizes(units), float(forward(model, batch).logits.abs().max()))
+    assert close(ours, theirs[..., 0] / perturbation.unit_sizes(units), float(forward(model, batch).logits.abs().max()))
 
 
 def linear(seed: int) -> Pooled:
     """A model whose attention is uniform: f = U · mean of the embeddings + c, so every token has its own term."""
-    model = build("pooled_average", seed)
+    model = build("pooled_embedding", seed)
     with torch.no_grad():
-        model.query.weight.zero_()
+        model.module.query.weight.zero_()
     return model
 
 
@@ -178,9 +180,10 @@ def test_on_a_linear_model_occlusion_and_shapley_values_are_its_terms(seed: int,
     model = linear(seed)
     batch, target = prepared(model, (text,))
     way = model.embed(batch) - replacement(model, kind)
-    terms = (way @ model.classifier.weight[target.labels[0]]).detach() / batch.mask.sum()
+    terms = (way @ model.module.classifier.weight[target.labels[0]]).detach() / batch.mask.sum()
     assert close(occlusion(model, batch, target, erase=kind).scores, terms)
     assert close(kernel_shap(model, batch, target, erase=kind, samples=40).scores, terms)
+    assert close(partition_shap(model, batch, target, erase=kind, max_evals=1000).scores, terms)
     fitted = lime(model, batch, target, erase=kind, samples=200, regularization=0.0)
     assert close(fitted.scores, terms, tolerance=1e-4)
     assert float(fitted.gaps["fit"]) < 1e-6
@@ -191,7 +194,8 @@ def with_tokens(shape: str, budget: int = 1024) -> Any:
     model = build(shape, dtype=torch.float64)
     tokenizer = copy.deepcopy(model.tokenizer)
     tokenizer.unk_token, tokenizer.mask_token = "t", "a"
-    return dataclasses.replace(model, tokenizer=tokenizer, budget=budget)
+    model.executor.budget = budget
+    return dataclasses.replace(model, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("shape", DECODERS)
@@ -202,11 +206,16 @@ def test_sharing_the_prefix_changes_nothing(shape: str, kind: str, budget: int):
     batch, target = prepared(model, texts)
     assert model.shares_prefix(batch)
     scale = float(forward(model, batch).logits.abs().max())
-    for unit, window in (("token", 1), ("word", 1), ("token", 3)):
-        rows = perturbation.windows(numbered(batch, unit), window)
-        whole, values = perturbation.occluded(model, batch, target, rows, kind)
-        assert close(whole, target(forward(model, batch).logits), scale)
-        assert close(values, erased(model, batch, target, rows, kind), scale)
+    intact = Erased(torch.arange(len(batch)), batch.mask & False)
+    some = [perturbation.windows(unit_numbers(batch, unit), w) for unit, w in (("token", 1), ("word", 1), ("token", 3))]
+    for copies in (*some, intact):
+        shared, whole = (pass_(model, batch, copies, kind, logits_of(target)) for pass_ in (_after_prefix, _whole))
+        assert close(shared, whole, scale)
+    assert close(shared, target(forward(model, batch).logits), scale)
+
+
+def logits_of(target: Targets) -> Any:
+    return lambda logits, text: target.take(text)(logits)
 
 
 @pytest.mark.parametrize("shape", DECODERS)
@@ -215,15 +224,13 @@ def test_a_text_of_one_token_beside_a_long_one(shape: str):
     ids = torch.tensor([[5, 0, 0, 0, 0, 0, 0], [7, 8, 9, 5, 6, 7, 8]])
     mask = torch.tensor([[True] + [False] * 6, [True] * 7])
     batch = Batch(ids, mask, ~mask)
-    target = targets(model, Target(), forward(model, batch).logits)
-    rows = perturbation.windows(numbered(batch, "token"), 1)
-    found = perturbation.occluded(model, batch, target, rows, "mean")
-    scale = float(forward(model, batch).logits.abs().max())
-    assert close(found[1], erased(model, batch, target, rows, "mean"), scale)
-    assert close(found[0], target(forward(model, batch).logits), scale)
+    target = resolve(model, [Target()], forward(model, batch).logits)
+    copies = perturbation.windows(unit_numbers(batch, "token"), 1)
+    shared, whole = (pass_(model, batch, copies, "mean", logits_of(target)) for pass_ in (_after_prefix, _whole))
+    assert close(shared, whole, float(forward(model, batch).logits.abs().max()))
 
 
-def test_what_comes_before_a_missing_token_is_not_read_again():
+def test_tokens_before_an_erased_token_are_not_run_again():
     model = build("gpt2")
     batch, target = prepared(model, (" ".join(TEXTS[:2]),))
     assert model.shares_prefix(batch)
@@ -235,7 +242,7 @@ def test_what_comes_before_a_missing_token_is_not_read_again():
     assert n * (n + 1) / 2 + n <= sum(read) < 0.8 * n * n
 
 
-def test_a_sliding_window_is_passed_whole_and_right():
+def test_a_sliding_window_is_passed_whole():
     torch.manual_seed(0)
     plain = build("llama_lm")
     config = MistralConfig(
@@ -247,10 +254,10 @@ def test_a_sliding_window_is_passed_whole_and_right():
     batch, target = prepared(model, (TEXTS[0],))
     assert model.causal
     assert not model.shares_prefix(batch)
-    found = occlusion(model, batch, target, erase="zero").scores[0]
+    results = occlusion(model, batch, target, erase="zero").scores[0]
     whole = value(model, TEXTS[0], int(target.labels[0]), [], "zero")
     drops = [whole - value(model, TEXTS[0], int(target.labels[0]), [i], "zero") for i in range(batch.width)]
-    assert close(found, drops, abs(whole))
+    assert close(results, drops, abs(whole))
 
 
 def test_a_text_with_the_padding_token_in_it_is_not_shared():
@@ -267,24 +274,12 @@ def test_encoders_do_not_share():
     assert not model.shares_prefix(model.batch(model.encode(TEXTS)))
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=60), st.integers(1, 300))
-def test_blocks_hold_every_row_once_within_the_budget(rows: list[tuple[int, int]], budget: int):
-    needed, lengths = [n for n, _ in rows], [n + before for n, before in rows]
-    found = list(blocks(needed, lengths, budget))
-    assert sorted(r for _, block in found for r in block) == list(range(len(rows)))
-    for width, block in found:
-        assert width == max(needed[r] for r in block)
-        assert len(block) == 1 or len(block) * width <= budget
-        assert len(block) == 1 or len(block) * max(lengths[r] for r in block) <= perturbation.HELD * budget
-        assert len(block) * width - sum(needed[r] for r in block) <= OPENING
-
-
-@pytest.mark.parametrize("method", [occlusion, lime, kernel_shap])
+@pytest.mark.parametrize("method", [occlusion, lime, kernel_shap, partition_shap])
 @pytest.mark.parametrize("unit", ["token", "word"])
 def test_special_tokens_are_never_erased_and_score_nothing(method: Any, unit: str):
     model = build("bert")
     batch, target = prepared(model)
-    few = {} if method is occlusion else {"samples": 20}
+    few = {"samples": 20} if method in (lime, kernel_shap) else {}
     scores = method(model, batch, target, unit=unit, **few).scores
     assert (scores[~batch.content] == 0).all()
     assert (scores[batch.content] != 0).all()
@@ -294,7 +289,7 @@ def test_lime_is_a_weighted_ridge_regression_on_random_masks():
     model = build("bert")
     batch, target = prepared(model, (TEXTS[0],))
     column, tokens = int(target.labels[0]), content(model, TEXTS[0])
-    source = salience.randomness.generators(batch, 3)[0]
+    source = salience.core.randomness.generators(batch, 3)[0]
     z = perturbation._subsets(len(tokens), 60, 0, source)
     assert z[0].all()
     assert not z[1:].all(1).any()
@@ -302,13 +297,13 @@ def test_lime_is_a_weighted_ridge_regression_on_random_masks():
     similar = [sum(row) / (sqrt(sum(row)) * sqrt(len(row))) if any(row) else 0 for row in z.tolist()]
     weights = [sqrt(exp(-((100 * (1 - c)) ** 2) / 25**2)) for c in similar]  # as the lime package writes it
     fitted = Ridge(alpha=1.0).fit(z.double().numpy(), y, sample_weight=weights)
-    found = lime(model, batch, target, samples=60, seed=3)
-    assert close(found.scores[0, tokens], fitted.coef_)
+    results = lime(model, batch, target, samples=60, seed=3)
+    assert close(results.scores[0, tokens], fitted.coef_)
     fit = 1 - fitted.score(z.double().numpy(), y, sample_weight=weights)
-    assert float(found.gaps["fit"]) == pytest.approx(fit, rel=1e-3)
+    assert float(results.gaps["fit"]) == pytest.approx(fit, rel=1e-3)
 
 
-def test_lime_misses_as_many_tokens_as_it_may_equally_often():
+def test_lime_erases_every_number_of_tokens_equally_often():
     z = perturbation._subsets(4, 4001, 0, torch.Generator().manual_seed(0))[1:]
     missing = (~z).sum(1)
     assert [int((missing == k).sum()) for k in range(1, 5)] == pytest.approx([1000] * 4, rel=0.1)
@@ -322,105 +317,38 @@ def test_lime_can_delete_from_a_text_without_special_tokens():
     assert lime(model, batch, target, samples=50, erase="delete").scores.isfinite().all()
 
 
-def shapley(v: dict[frozenset[int], float], n: int) -> list[float]:
-    """φ_i = Σ_S |S|! (n − |S| − 1)! / n! (v(S ∪ i) − v(S)), literally."""
-    found = [0.0] * n
-    for i in range(n):
-        others = [j for j in range(n) if j != i]
-        for size in range(n):
-            weight = factorial(size) * factorial(n - size - 1) / factorial(n)
-            for s in combinations(others, size):
-                found[i] += weight * (v[frozenset(s) | {i}] - v[frozenset(s)])
-    return found
-
-
-@pytest.mark.parametrize(
-    ("shape", "text"),
-    [("bert", "A fine film."), ("pooled_bilstm", "it is a truly fine mess ."), ("qwen3", "Good!")],
-)
-def test_kernel_shap_enumerated_gives_shapley_values(shape: str, text: str):
-    model = build(shape)
-    batch, target = prepared(model, (text,))
-    tokens, column = content(model, text), int(target.labels[0])
-    assert 2 <= len(tokens) <= 8
-    kind = "mask" if "mask" in model.replacements else "mean"
-    everything = [frozenset(s) for k in range(len(tokens) + 1) for s in combinations(range(len(tokens)), k)]
-    v = {s: value(model, text, column, [t for i, t in enumerate(tokens) if i not in s], kind) for s in everything}
-    found = kernel_shap(model, batch, target)
-    assert close(found.scores[0, tokens], shapley(v, len(tokens)), max(map(abs, v.values())))
-    assert int(found.settings["samples"][0]) == 2 ** len(tokens) - 2
-    assert abs(float(found.gaps["efficiency"])) < 1e-5 * max(1, abs(v[everything[-1]]))
-
-
-def test_kernel_shap_agrees_with_captum():
-    model = build("pooled_mlp")
-    batch, target = prepared(model, ("it is a truly fine mess",))
-    x = model.embed(batch)
-    mask = torch.arange(batch.width)[None, :, None].expand_as(x)
-    theirs = KernelShap(on_embeddings(model, batch, int(target.labels[0]))).attribute(
-        x, baselines=0, feature_mask=mask, n_samples=2000, perturbations_per_eval=50
-    )
-    ours = kernel_shap(model, batch, target, erase="zero").scores
-    assert close(ours, theirs[..., 0], scale=0.0, tolerance=2e-2)  # captum draws its coalitions with replacement
-
-
-def test_kernel_shap_sampled_comes_near_the_exact_values_and_keeps_efficiency():
-    model = build("pooled_bilstm")
-    text = "it is a truly fine film of the heart and"
-    batch, target = prepared(model, (text,))
-    exact = kernel_shap(model, batch, target).scores
-    few = [kernel_shap(model, batch, target, samples=m) for m in (60, 400)]
-    errors = [float((found.scores - exact).norm() / exact.norm()) for found in few]
-    assert 0 < errors[1] < errors[0] < 0.5
-    for found in few:
-        assert float(found.scores.sum()) == pytest.approx(float(exact.sum()), abs=1e-5)
-        assert int(found.settings["samples"][0]) <= 400
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 14), st.integers(2, 600), st.integers(0, 5))
-def test_a_plan_is_paired_without_repeats_and_weighs_each_size_as_the_kernel_does(n: int, samples: int, seed: int):
-    z, w = perturbation._shapley_plan(n, samples, torch.Generator().manual_seed(seed))
-    rows = {tuple(row) for row in z.tolist()}
-    assert len(rows) == len(z) <= samples
-    assert all(0 < sum(row) < n for row in rows)
-    assert {tuple(not x for x in row) for row in rows} == rows
-    if 2**n - 2 <= samples:
-        assert len(z) == 2**n - 2
-        for row, weight in zip(z.tolist(), w.tolist(), strict=True):
-            s = sum(row)
-            assert weight == pytest.approx((n - 1) / (comb(n, s) * s * (n - s)))
-
-
 def test_deleting_the_only_token_is_an_error_with_a_remedy():
     model = build("pooled_bilstm")
     batch, target = prepared(model, ("fine",))
-    for method in (occlusion, lime, kernel_shap):
+    for method in (occlusion, lime, kernel_shap, partition_shap):
         with pytest.raises(BadInput, match=r"leave nothing of a text; erase by replacing"):
             method(model, batch, target, erase="delete")
 
 
-def test_wrong_settings_name_the_nearest():
+def test_invalid_settings_suggest_the_nearest():
     model = build("gpt2")
     batch, target = prepared(model, (TEXTS[0],))
     with pytest.raises(BadInput, match=r"unknown erasure 'delet'. Did you mean 'delete'"):
         eraser(model, "delet")
     with pytest.raises(BadInput, match=r"unknown unit 'words'. Did you mean 'word'"):
-        numbered(batch, "words")
-    for method in (occlusion, lime, kernel_shap):
+        unit_numbers(batch, "words")
+    for method in (occlusion, lime, kernel_shap, partition_shap):
         with pytest.raises(BadInput, match="has no mask token"):
             method(model, batch, target, erase="mask")
 
 
-def test_sizes_below_the_least_are_errors():
-    model = build("pooled_mlp")
-    batch, target = prepared(model, (TEXTS[0],))
-    for method, setting in ((occlusion, {"window": 0}), (lime, {"samples": 1}), (kernel_shap, {"samples": 1})):
+def test_sizes_below_the_minimum_are_errors():
+    for method, setting in (
+        (occlusion, {"window": 0}),
+        (lime, {"samples": 1}),
+        (kernel_shap, {"samples": 1}),
+        (partition_shap, {"max_evals": 1}),
+    ):
         with pytest.raises(BadInput, match="at least"):
-            method(model, batch, target, **setting)
+            prepare(method, setting)
 
 
 def test_the_default_erasure_is_recorded():
     for shape, kind in (("bert", "mask"), ("gpt2", "mean")):
-        (found,) = salience.explain(build(shape), "A fine film.", "occlusion")
-        assert found.settings["erase"] == kind
+        (results,) = salience.explain(build(shape), "A fine film.", "occlusion")
+        assert results.settings["erase"] == kind

@@ -10,9 +10,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, CanineTokenizer
 
 import salience
+from salience.core.passes import Needs, differentiate, forward, resolve
+from salience.core.target import Target
+from salience.core.types import Site, Targets, Weights
 from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel
-from salience.passes import Needs, differentiate, forward
-from salience.types import Target, Targets, Weights
 from shapes import CLASSIFIERS, LANGUAGE_MODELS, TEXTS, build, tokenizer
 
 
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plain_logits(model: salience.types.Model, text: str) -> torch.Tensor:
+def plain_logits(model: salience.core.types.Model, text: str) -> torch.Tensor:
     model.module.eval()
     with torch.no_grad():
         logits = model.module(**{k: v for k, v in model.tokenizer(text, return_tensors="pt").items()
@@ -82,13 +83,13 @@ def test_an_edit_reaches_every_layer_and_uniform_attention_changes_the_predictio
     batch = model.batch(model.encode(TEXTS))
     layers: list[int] = []
 
-    def uniform(layer: int, weights: torch.Tensor) -> torch.Tensor:
-        layers.append(layer)
+    def uniform(site: Site, weights: torch.Tensor) -> torch.Tensor:
+        layers.append(site.layer)
         row = batch.mask[:, None, None].to(weights) / batch.mask.sum(1)[:, None, None, None]
         return row.expand_as(weights)
 
     edited = forward(model, batch, edit_attention=uniform).logits
-    assert layers == list(range(model.layers))
+    assert layers == list(range(1, model.layers + 1))
     assert not torch.allclose(edited, forward(model, batch).logits, atol=1e-4)
 
 
@@ -106,7 +107,7 @@ def test_hidden_states_can_be_replaced(shape: str):
     again = forward(
         model,
         batch,
-        edit_hidden=lambda layer, h: seen.hidden[2] if layer == 2 else torch.zeros_like(h) if layer < 2 else h,
+        edit_hidden=lambda at, h: seen.hidden[2] if at.layer == 2 else torch.zeros_like(h) if at.layer < 2 else h,
     )
     torch.testing.assert_close(again.logits, seen.logits)
 
@@ -125,21 +126,21 @@ def test_the_gradient_is_the_one_autograd_gives_for_inputs_embeds():
     e = module.get_input_embeddings()(batch.ids).detach().requires_grad_()
     logits = module(inputs_embeds=e, attention_mask=batch.mask.long()).logits
     (expected,) = torch.autograd.grad(logits[0, 1], e)
-    target = salience.explainer.targets(model, Target(1), logits.detach())
+    target = resolve(model, [Target(1)], logits.detach())
     torch.testing.assert_close(differentiate(model, batch, target).gradient, expected)
 
 
 def test_parameters_get_no_gradients():
     model = build("bert")
     batch = model.batch(model.encode(TEXTS))
-    differentiate(model, batch, salience.explainer.targets(model, Target(1), torch.zeros(len(TEXTS), 3)))
+    differentiate(model, batch, resolve(model, [Target(1)], torch.zeros(len(TEXTS), 3)))
     assert all(p.grad is None and p.requires_grad for p in model.module.parameters())
 
 
 # Loading
 
 
-def test_a_saved_folder_loads_and_says_the_same(folder: Path):
+def test_a_saved_folder_gives_the_same_predictions(folder: Path):
     loaded = salience.load(folder)
     original = build("bert")
     batch = loaded.batch(loaded.encode(TEXTS))
@@ -215,81 +216,81 @@ def test_empty_texts_are_refused(text: str):
     "text", ["x", "🙂", "ﷺ שלום עולם", "e\u0301\u0302te", "<b>&amp;</b> [CLS] \x1b[31mred", "我喜欢"]
 )
 def test_odd_texts_are_explained_with_right_offsets(shape: str, text: str):
-    (found,) = salience.explain(build(shape), text, "input_x_gradient")
-    assert found.text == text
-    covered = {i for (a, b), s in zip(found.offsets, found.special, strict=True) if not s for i in range(a, b)}
+    (results,) = salience.explain(build(shape), text, "input_x_gradient")
+    assert results.text == text
+    covered = {i for (a, b), s in zip(results.offsets, results.special, strict=True) if not s for i in range(a, b)}
     unseen = [c for i, c in enumerate(text) if i not in covered and not c.isspace()]
     # BERT's normaliser drops accents and control characters before tokens are cut.
     assert all(unicodedata.category(c) in ("Mn", "Cc") for c in unseen), f"no token stands for {unseen}"
-    assert all(found.text[w.start : w.end] == w.text for w in found.words())
+    assert all(results.text[w.start : w.end] == w.text for w in results.words())
 
 
 def test_only_unknown_tokens():
-    (found,) = salience.explain(build("bert"), "Ж Ж", "input_x_gradient")
-    assert [t for t, s in zip(found.tokens, found.special, strict=True) if not s] == ["[UNK]", "[UNK]"]
+    (results,) = salience.explain(build("bert"), "Ж Ж", "input_x_gradient")
+    assert [t for t, s in zip(results.tokens, results.special, strict=True) if not s] == ["[UNK]", "[UNK]"]
 
 
 LONG = "a fine film " * 60
 
 
-def test_a_long_text_is_cut_aloud_and_recorded():
-    said = r"^text 0 is longer than the 64 tokens that the model can read; characters 247 to 719 were not seen$"
-    with pytest.warns(TruncatedText, match=said):
-        (found,) = salience.explain(build("bert"), LONG, "input_x_gradient")
-    assert len(found.tokens) == 64
-    assert found.unseen == ((247, 719),)
-    assert max(end for _, end in found.offsets) == 246  # 62 words of text: 20 times three, and two
-    assert found.to_dict()["unseen"] == [[247, 719]]
-    assert salience.explanation.Explanation.from_dict(found.to_dict()).unseen == found.unseen
+def test_a_long_text_is_truncated_with_a_warning_and_recorded():
+    message = r"^text 0 is longer than the 64 tokens that the model can read; characters 247 to 719 were not seen$"
+    with pytest.warns(TruncatedText, match=message):
+        (results,) = salience.explain(build("bert"), LONG, "input_x_gradient")
+    assert len(results.tokens) == 64
+    assert results.unseen == ((247, 719),)
+    assert max(end for _, end in results.offsets) == 246  # 62 words of text: 20 times three, and two
+    assert results.to_dict()["unseen"] == [[247, 719]]
+    assert salience.explanations.explanation.Explanation.from_dict(results.to_dict()).unseen == results.unseen
 
 
-def test_a_text_that_fits_has_nothing_unseen():
-    (found,) = salience.explain(build("bert"), "\x00 A fine film \x00", "input_x_gradient")
-    assert found.unseen == ()
-    assert "unseen" not in found.to_dict()
+def test_a_text_that_fits_is_not_truncated():
+    (results,) = salience.explain(build("bert"), "\x00 A fine film \x00", "input_x_gradient")
+    assert results.unseen == ()
+    assert "unseen" not in results.to_dict()
 
 
 @pytest.mark.parametrize("shape", ["bert", "roberta", "gpt2", "xlm_roberta"])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("pair", [(LONG, LONG), (LONG, "a film"), ("a film", LONG)])
-def test_of_a_pair_whatever_was_cut_is_told(shape: str, side: str, pair: tuple[str, str], monkeypatch):
+def test_both_truncated_texts_of_a_pair_are_reported(shape: str, side: str, pair: tuple[str, str], monkeypatch):
     model = build(shape)
     monkeypatch.setattr(model.tokenizer, "truncation_side", side)
     with pytest.warns(TruncatedText, match=r"characters \d+ to \d+( and \d+ to \d+)? were not seen"):
-        (found,) = model.encode([pair])
-    spans = [(0, len(pair[0])), (found.pair_at, len(found.text))]
-    assert [any(a <= x and y <= b for x, y in found.unseen) for a, b in spans] == [part == LONG for part in pair]
-    covered = {i for a, b in found.offsets for i in range(a, b)}
-    unread = {i for a, b in found.unseen for i in range(a, b)}
+        (results,) = model.encode([pair])
+    spans = [(0, len(pair[0])), (results.pair_at, len(results.text))]
+    assert [any(a <= x and y <= b for x, y in results.unseen) for a, b in spans] == [part == LONG for part in pair]
+    covered = {i for a, b in results.offsets for i in range(a, b)}
+    unread = {i for a, b in results.unseen for i in range(a, b)}
     assert not covered & unread
-    assert all(i in covered | unread or c.isspace() for i, c in enumerate(found.text))
-    assert all(not found.text[i].isspace() for a, b in found.unseen for i in (a, b - 1))
+    assert all(i in covered | unread or c.isspace() for i, c in enumerate(results.text))
+    assert all(not results.text[i].isspace() for a, b in results.unseen for i in (a, b - 1))
 
 
 def test_a_tokenizer_that_cuts_on_the_left_leaves_the_beginning_unseen(monkeypatch):
     model = build("bert")
     monkeypatch.setattr(model.tokenizer, "truncation_side", "left")
     with pytest.warns(TruncatedText, match="characters 0 to 469 were not seen"):
-        (found,) = model.encode([LONG.strip()])
-    assert found.unseen == ((0, 469),)
-    assert min(a for a, b in found.offsets if b) == 470
+        (results,) = model.encode([LONG.strip()])
+    assert results.unseen == ((0, 469),)
+    assert min(a for a, b in results.offsets if b) == 470
 
 
-def test_roberta_has_room_for_its_own_count_of_positions():
+def test_roberta_counts_its_positions_from_its_padding_index():
     with pytest.warns(TruncatedText, match="longer than the 62 tokens"):
-        (found,) = salience.explain(build("roberta"), "film " * 100, "input_x_gradient")
-    assert len(found.tokens) == 62
-    assert found.unseen == ((1 + max(end for _, end in found.offsets), 499),)
+        (results,) = salience.explain(build("roberta"), "film " * 100, "input_x_gradient")
+    assert len(results.tokens) == 62
+    assert results.unseen == ((1 + max(end for _, end in results.offsets), 499),)
 
 
 def test_pairs_have_offsets_in_the_joined_text():
     model = build("bert")
-    (found,) = salience.explain(model, [("A fine film.", "It is good")], "input_x_gradient")
-    assert found.text == "A fine film.\nIt is good"
-    assert found.text[found.pair_at :] == "It is good"
-    assert "".join(w.text for w in found.words()) == "Afinefilm.Itisgood"
+    (results,) = salience.explain(model, [("A fine film.", "It is good")], "input_x_gradient")
+    assert results.text == "A fine film.\nIt is good"
+    assert results.text[results.pair_at :] == "It is good"
+    assert "".join(w.text for w in results.words()) == "Afinefilm.Itisgood"
     plain = model.module.eval()(**model.tokenizer("A fine film.", "It is good", return_tensors="pt")).logits
-    torch.testing.assert_close(torch.tensor(list(found.probabilities.values())), plain.softmax(-1)[0].detach())
+    torch.testing.assert_close(torch.tensor(list(results.probabilities.values())), plain.softmax(-1)[0].detach())
 
 
 def test_nan_logits_are_an_error():
@@ -305,8 +306,8 @@ def test_a_model_in_half_precision_is_explained(method: str):
     model = build("bert")
     (exact,) = salience.explain(model, "A fine film.", method, target=1)
     half = salience.wrap(model.module.bfloat16(), model.tokenizer)
-    (found,) = salience.explain(half, "A fine film.", method, target=1)
-    assert found.scores == pytest.approx(exact.scores, abs=0.1 * max(map(abs, exact.scores)))
+    (results,) = salience.explain(half, "A fine film.", method, target=1)
+    assert results.scores == pytest.approx(exact.scores, abs=0.1 * max(map(abs, exact.scores)))
 
 
 def test_no_warning_escapes_on_ordinary_use():
@@ -329,9 +330,9 @@ def test_labels_by_name_number_and_case():
 
 def test_a_next_token_by_its_text():
     model = build("gpt2_lm")
-    (found,) = salience.explain(model, "It is", "input_x_gradient", target="a", against="the")
-    assert found.target.label == " a"
-    assert found.target.against == " the"
+    (results,) = salience.explain(model, "It is", "input_x_gradient", target="a", against="the")
+    assert results.target.label == " a"
+    assert results.target.against == " the"
     with pytest.raises(BadInput, match="tokens for this tokenizer"):
         model.resolve("splendidly awful")
 

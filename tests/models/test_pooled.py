@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import salience
+from salience.core.passes import forward
 from salience.errors import BadInput, BadModel, TruncatedText
-from salience.passes import forward
+from salience.models.pooled import Pooled, PooledNetwork
 from shapes import POOLED, TEXTS, build
 
 
@@ -20,10 +21,12 @@ def test_the_forward_pass_is_the_formula(shape: str):
     output = forward(model, batch, hidden=True, attention="read")
     n = len(model.encode([text])[0])
     h = output.hidden[1][0, :n]
-    u = torch.tanh(h @ model.key.weight.T + model.key.bias) @ model.query.weight[0]
+    u = torch.tanh(h @ model.module.key.weight.T + model.module.key.bias) @ model.module.query.weight[0]
     a = u.softmax(0)
     torch.testing.assert_close(output.attention[0][0, 0, 0, :n], a)
-    torch.testing.assert_close(output.logits[0], model.classifier.weight @ (a @ h) + model.classifier.bias)
+    torch.testing.assert_close(
+        output.logits[0], model.module.classifier.weight @ (a @ h) + model.module.classifier.bias
+    )
 
 
 def test_the_encoders_see_what_they_should():
@@ -31,7 +34,8 @@ def test_the_encoders_see_what_they_should():
     for shape, earlier, later in (
         ("pooled_bilstm", True, True),
         ("pooled_lstm", False, True),
-        ("pooled_average", False, False),
+        ("pooled_orthogonal_lstm", False, True),
+        ("pooled_embedding", False, False),
         ("pooled_mlp", False, False),
     ):
         model = build(shape)
@@ -45,7 +49,7 @@ def test_the_encoders_see_what_they_should():
 
 
 @pytest.mark.parametrize("shape", POOLED)
-def test_saved_and_loaded_it_says_the_same(shape: str, tmp_path: Path):
+def test_a_saved_model_gives_the_same_predictions(shape: str, tmp_path: Path):
     model = build(shape)
     model.save(tmp_path)
     loaded = salience.load(tmp_path)
@@ -62,7 +66,7 @@ def test_a_folder_that_lacks_its_weights(tmp_path: Path):
 
 
 def test_bad_input():
-    model = build("pooled_average")
+    model = build("pooled_embedding")
     with pytest.raises(BadInput, match="text 0 is empty"):
         model.encode(["  "])
     with pytest.raises(BadInput, match="is a pair"):
@@ -77,16 +81,76 @@ def test_edits_reach_attention_and_states():
     uniform = forward(model, batch, edit_attention=lambda _, a: (a > 0) / (a > 0).sum(-1, keepdim=True)).logits
     h = forward(model, batch, hidden=True).hidden[1]
     mean = (h * batch.mask[..., None]).sum(1) / batch.mask.sum(1, keepdim=True)
-    torch.testing.assert_close(uniform, mean @ model.classifier.weight.T + model.classifier.bias)
+    torch.testing.assert_close(uniform, mean @ model.module.classifier.weight.T + model.module.classifier.bias)
 
 
-def test_a_long_text_is_cut_aloud_and_recorded():
-    model = build("pooled_average")
-    model.config = replace(model.config, longest=4)
+def test_a_long_text_is_truncated_with_a_warning_and_recorded():
+    model = build("pooled_embedding")
+    model.module.config = replace(model.config, longest=4)
     with pytest.warns(
         TruncatedText, match="longer than the 4 tokens that the model can read; characters 15 to 21 were"
     ):
-        (found,) = salience.explain(model, " A fine film,\n so far ", "input_x_gradient")
-    assert found.tokens == ("a", "fine", "film", ",")
-    assert found.unseen == ((15, 21),)
-    assert found.text[15:21] == "so far"
+        (results,) = salience.explain(model, " A fine film,\n so far ", "input_x_gradient")
+    assert results.tokens == ("a", "fine", "film", ",")
+    assert results.unseen == ((15, 21),)
+    assert results.text[15:21] == "so far"
+
+
+def test_the_average_of_one_paper_is_the_perceptron_of_another():
+    """Jain & Wallace call a tanh projection of each word an average, Wiegreffe & Pinter an MLP."""
+    mlp = build("pooled_mlp")
+    average = Pooled(PooledNetwork(replace(mlp.config, encoder="average")), mlp.tokenizer)
+    average.module.load_state_dict(mlp.module.state_dict())
+    batch = mlp.batch(mlp.encode(TEXTS))
+    assert torch.equal(forward(average, batch).logits, forward(mlp, batch).logits)
+
+
+def test_every_state_of_an_orthogonal_lstm_is_orthogonal_to_the_mean_before():
+    """Mohankumar et al. 2020, equation by equation, for one text."""
+    model = build("pooled_orthogonal_lstm", dtype=torch.float64)
+    batch = model.batch(model.encode(TEXTS))
+    states = forward(model, batch, hidden=True).hidden[1]
+    n, e = len(model.encode(TEXTS)[1]), model.embed(batch)[1]
+    h = c = torch.zeros(1, model.config.hidden, dtype=torch.float64)
+    before: list[torch.Tensor] = []
+    model.module.requires_grad_(False)
+    for t in range(n):
+        h, c = model.module.cell(e[t : t + 1], (h, c))
+        if before:
+            m = torch.cat(before).sum(0, keepdim=True) / (t + 1)
+            h = h - (h @ m.T) / (m @ m.T + 1e-6) * m
+            assert abs(float(h @ m.T)) < 1e-4
+        before.append(h)
+        torch.testing.assert_close(states[1, t], h[0])
+
+
+@pytest.mark.parametrize("scoring", ["tanh", "dot", "uniform"])
+def test_the_attention_of_every_scoring(scoring: str):
+    model = build("pooled_mlp")
+    other = Pooled.new(replace(model.config, scoring=scoring), model.tokenizer, seed=3)
+    batch = other.batch(other.encode(TEXTS[:2]))
+    output = forward(other, batch, hidden=True, attention="read")
+    for row, n in enumerate(batch.mask.sum(1).tolist()):
+        h = output.hidden[1][row, :n]
+        u = {
+            "tanh": lambda h=h: torch.tanh(other.module.key(h)) @ other.module.query.weight[0],
+            "dot": lambda h=h: h @ other.module.query.weight[0] / h.shape[1] ** 0.5,
+            "uniform": lambda n=n: torch.zeros(n),
+        }[scoring]()
+        torch.testing.assert_close(output.attention[0][row, 0, 0, :n], u.softmax(0))
+        assert bool((output.attention[0][row, 0, 0, n:] == 0).all())
+
+
+def test_fixed_attention_is_given_from_outside(tmp_path: Path):
+    model = build("pooled_mlp")
+    fixed = Pooled.new(replace(model.config, scoring="fixed"), model.tokenizer, seed=1)
+    fixed.save(tmp_path)
+    loaded = salience.load(tmp_path)
+    batch = loaded.batch(loaded.encode(TEXTS[:1]))
+    with pytest.raises(BadInput, match="given from outside"):
+        forward(loaded, batch)
+    first = torch.zeros(batch.ids.shape)
+    first[:, 0] = 1
+    output = forward(loaded, batch, edit_attention=lambda *_: first[:, None, None], hidden=True)
+    expected = loaded.module.classifier(output.hidden[1][:, 0])
+    torch.testing.assert_close(output.logits, expected)

@@ -5,8 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from salience.explanation import ExplainedTarget, Explanation
-from salience.words import spans
+from salience.core.target import Target
+from salience.core.text import spans
+from salience.explanations.explanation import Explanation
 
 SENTENCE = "A fine film, but far too long."
 SCORES = (0.1, 2.0, 0.5, 0.0, -0.2, -0.6, -1.5, -1.0, 0.3)
@@ -26,12 +27,13 @@ def made(text: str = SENTENCE, scores: Sequence[float] | None = None, **changes:
         "offsets": ((0, 0), *words, (0, 0)),
         "special": (True, *(False for _ in words), True),
         "scores": inner if "tokens" in changes else (0.7, *inner, -0.7),
-        "target": ExplainedTarget("positive", None, "logit"),
+        "target": Target("positive", None, "logit"),
         "value": 2.5,
         "probabilities": {"negative": 0.25, "positive": 0.75},
         "method": "integrated_gradients",
         "settings": {"nodes": 50, "baseline": "mask"},
         "model": "sentiment",
+        "signed": True,
         "gaps": {"completeness": 0.0075},
     }
     return Explanation(**(values | changes))

@@ -13,7 +13,7 @@ from salience.views.sheet import sheets
 from views.handmade import NASTY, TEXTS, layered, made, spaced
 
 
-def drawn(*explanations, level: str = "word") -> charts.Drawing:
+def drawing_of(*explanations, level: str = "word") -> charts.Drawing:
     return charts._draw(sheets(explanations), level)
 
 
@@ -41,7 +41,7 @@ def test_svg_is_xml_and_holds_the_words(tmp_path: Path):
     assert not list(tree.iter("{http://www.w3.org/2000/svg}script"))
 
 
-def test_other_endings_are_refused(tmp_path: Path):
+def test_other_file_types_are_rejected(tmp_path: Path):
     with pytest.raises(BadInput, match=r"ends in \.png or \.svg, but got .*why\.jpeg"):
         charts.save([made()], tmp_path / "why.jpeg")
 
@@ -64,32 +64,64 @@ def test_lines_break_within_the_width_and_at_line_breaks():
 
 
 def test_right_to_left_text_is_laid_out_from_the_right():
-    found = {w.text: w.x for w in drawn(made("هذا فيلم جميل")).words}
-    assert found["هذا"] > found["فيلم"] > found["جميل"]
+    positions = {w.text: w.x for w in drawing_of(made("هذا فيلم جميل")).words}
+    assert positions["هذا"] > positions["فيلم"] > positions["جميل"]
 
 
-def test_boxes_tell_their_scores():
-    told = [b.told for b in drawn(made()).boxes if b.told]
-    assert told[:3] == ["A +0.1", "fine +2", "film +0.5"]
+def test_boxes_have_tooltips_with_their_scores():
+    tooltips = [b.tooltip for b in drawing_of(made()).boxes if b.tooltip]
+    assert tooltips[:3] == ["A +0.1", "fine +2", "film +0.5"]
 
 
 def test_heat_map_has_a_square_for_each_layer_and_word():
-    drawing = drawn(*layered())
-    assert len([b for b in drawing.boxes if b.told.startswith("layer")]) == 3 * 9
+    drawing = drawing_of(*layered())
+    assert len([b for b in drawing.boxes if b.tooltip.startswith("layer")]) == 3 * 9
     assert [w.text for w in drawing.upright] == ["A", "fine", "film", ",", "but", "far", "too", "long", "."]
 
 
-def test_a_cut_text_says_how_much_was_not_read():
+def test_a_truncated_text_shows_how_much_was_not_read():
     e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), unseen=((7, 11),))
-    assert "… (4 characters not read)" in texts(drawn(e))
+    assert "… (4 characters not read)" in texts(drawing_of(e))
 
 
 def test_white_space_shows_a_mark_where_it_has_a_colour_and_breaks_the_line():
-    drawing = drawn(spaced((0.1, 1.0, -0.9, 0.0, 0.5)))
+    drawing = drawing_of(spaced((0.1, 1.0, -0.9, 0.0, 0.5)))
     at = {w.text: w.y for w in drawing.words}
     assert at["fine"] == at["⏎⏎"] < at["film"]
     assert "␣" not in at
-    assert "⏎⏎" not in texts(drawn(spaced((0.1, 1.0, 0.01, 0.0, 0.5))))
+    assert "⏎⏎" not in texts(drawing_of(spaced((0.1, 1.0, 0.01, 0.0, 0.5))))
+
+
+@pytest.mark.parametrize("bad", ["\ufffe", "\uffff", "\x1b", "\x00", "\ud800"])
+def test_what_an_image_cannot_hold_is_made_visible(bad: str):
+    e = made(
+        f"A {bad} film",
+        method=f"m{bad}",
+        gaps={f"g{bad}": 0.1},
+        settings={},
+        probabilities={f"l{bad}": 0.5, "positive": 0.5},
+    )
+    svg = charts.picture([e], "svg").decode()
+    assert bad not in svg
+    ElementTree.fromstring(svg)
+
+
+def test_charts_of_other_views_are_made_visible_too():
+    import altair as alt
+
+    values = alt.Data(values=[{"method": "a\ufffe\x1b", "value": 1}])
+    domain = alt.Scale(domain=["a\ufffe\x1b"])
+    made_chart = alt.Chart(values).mark_bar().encode(x=alt.X("method:N", scale=domain), y="value:Q")
+    svg = charts.drawn(made_chart, "svg").decode()
+    assert "a⟨FFFE⟩␛" in svg
+
+
+def test_bars_are_drawn_from_zero():
+    drawing = charts._draw(sheets([made("Good bad film", scores=(2.0, -1.0, 0.5))]), "word", "bar")
+    good, bad, film = (next(b for b in drawing.boxes if b.tooltip.startswith(name)) for name in ("Good", "bad", "film"))
+    assert bad.x2 == pytest.approx(good.x) == pytest.approx(film.x)
+    assert (good.x2 - good.x) == pytest.approx(2 * (bad.x2 - bad.x)) == pytest.approx(4 * (film.x2 - film.x))
+    assert good.fill != bad.fill
 
 
 def test_the_chart_is_one_specification_without_outside_data():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from salience.explanation import ExplainedTarget
+from salience.explanations.explanation import Target
 from salience.views.html import fragment, page
 from salience.views.sheet import pieces, visible
 from views.handmade import NASTY, TEXTS, layered, made, spaced
@@ -52,7 +52,7 @@ class Reader(HTMLParser):
 
 
 OBEYED = st.characters(
-    exclude_categories=["Cs", "Cc"], exclude_characters="\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    exclude_categories=["Cs", "Cc", "Cn"], exclude_characters="\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
 
 
@@ -66,7 +66,7 @@ def test_the_text_can_be_read_back_exactly(text: str):
 @given(TEXTS)
 def test_no_text_becomes_markup(text: str):
     changes = {"model": text, "method": text, "settings": {text: text}, "gaps": {text: 1.0}}
-    target = ExplainedTarget(text, None, "logit")
+    target = Target(text, None, "logit")
     seen = Reader(page([made(text, target=target, probabilities={text: 0.5}, **changes)], title=text))
     assert {tag for tag, _ in seen.tags} <= OURS
     assert not [name for _, attributes in seen.tags for name in attributes if name.startswith("on")]
@@ -101,7 +101,7 @@ def test_words_are_marked_at_their_offsets_with_their_numbers():
     assert marks[","]["class"] == ""
 
 
-def test_strength_is_not_told_by_colour_alone():
+def test_strength_is_not_shown_by_colour_alone():
     style = page([made()])
     assert "mark.for, .salience .special.for { border-bottom: calc(var(--s) * 3px) solid" in style
     assert "mark.against, .salience .special.against { border-bottom: calc(var(--s) * 3px) dashed" in style
@@ -111,6 +111,37 @@ def test_methods_of_one_text_stand_on_one_sheet():
     seen = Reader(page([made(), made(method="gradient"), made("Another.")]))
     names = [tag for tag, _ in seen.tags]
     assert (names.count("article"), names.count("section")) == (2, 3)
+
+
+@pytest.mark.parametrize("view", ["bar", "waterfall"])
+def test_bars_have_their_place_and_their_score(view: str):
+    seen = Reader(page([made("Good bad", scores=(2.0, -1.0), value=1.0)], view=view))
+    assert {tag for tag, _ in seen.tags} <= OURS
+    assert not seen.open
+    styles = [a["style"] for tag, a in seen.tags if tag == "i" and "margin-inline-start" in str(a.get("style"))]
+    assert (
+        styles
+        == {
+            "bar": [
+                "--s:1;margin-inline-start:33.33%;width:66.67%",
+                "--s:1;margin-inline-start:0.00%;width:33.33%",
+            ],
+            "waterfall": [
+                "--s:1;margin-inline-start:0.00%;width:0.00%",
+                "--s:1;margin-inline-start:0.00%;width:100.00%",
+                "--s:1;margin-inline-start:50.00%;width:50.00%",
+                "--s:1;margin-inline-start:0.00%;width:50.00%",
+            ],
+        }[view]
+    )
+
+
+def test_no_page_holds_what_html_forbids():
+    from salience.views.pages import document, table
+
+    out = document("t\x1b", table(("a\x9b",), [("\ufffe", "\x00\u202e")]))
+    assert not [c for c in "\x1b\x9b\ufffe\x00\u202e" if c in out]
+    assert "⟨FFFE⟩" in out
 
 
 def test_layers_become_a_heat_map():
@@ -168,7 +199,7 @@ def test_every_piece_has_a_number_in_the_table(level: str):
     assert len(rows) == len(pieces(made(), level))
 
 
-def test_visible_is_what_the_reader_of_a_title_gets():
+def test_titles_show_invisible_characters():
     assert visible("a\x1bb") in page([made()], title="a\x1bb")
 
 
@@ -194,7 +225,7 @@ def test_both_texts_of_a_pair_are_struck_out_where_they_were_cut():
 
 
 def test_methods_without_a_sign_get_a_line_of_the_legend_and_numbers_without_plus():
-    out = page([made(), made(method="attention", settings={})])
+    out = page([made(), made(method="attention", settings={}, signed=False)])
     assert out.count('<p class="legend quiet">') == 2
     assert "attention: from little" in out
     assert "<td>+2</td><td>2</td>" in out

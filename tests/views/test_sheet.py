@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from salience.errors import BadInput
-from salience.explanation import ExplainedTarget
+from salience.explanations.explanation import Target
 from salience.views.sheet import (
     chosen,
     explained,
@@ -33,7 +33,7 @@ def test_the_same_text_given_twice_gets_two_sheets():
 
 
 def test_another_target_gets_a_sheet_of_its_own():
-    assert len(sheets([made(), made(target=ExplainedTarget("negative", None, "logit"))])) == 2
+    assert len(sheets([made(), made(target=Target("negative", None, "logit"))])) == 2
 
 
 def test_layers_of_one_method_are_one_row():
@@ -52,7 +52,7 @@ def test_the_same_layer_twice_is_not_a_heat_map():
     assert [len(row) for row in sheets([a, b])[0].rows] == [1, 1]
 
 
-def test_a_row_is_named_by_what_tells_it_from_its_rivals():
+def test_a_row_is_named_by_its_distinguishing_settings():
     (sheet,) = sheets([made(settings={"nodes": 5, "rule": "left"}), made(settings={"nodes": 9, "rule": "left"})])
     assert [sheet.title(e) for e in sheet.single] == [
         "integrated_gradients (nodes=5)",
@@ -63,13 +63,13 @@ def test_a_row_is_named_by_what_tells_it_from_its_rivals():
 
 
 def test_relative_scores_are_shares_of_the_strongest_word():
-    found = pieces(made("Good film", scores=(2.0, -1.0)))
-    assert [p.relative for p in found] == [1.0, -0.5]
+    parts = pieces(made("Good film", scores=(2.0, -1.0)))
+    assert [p.relative for p in parts] == [1.0, -0.5]
 
 
 def test_special_tokens_do_not_set_the_scale():
-    found = pieces(made("Good film", scores=(0.2, -0.1)), "token")
-    assert [(p.name, p.relative) for p in found] == [("[CLS]", 1.0), ("", 1.0), ("", -0.5), ("[SEP]", -1.0)]
+    parts = pieces(made("Good film", scores=(0.2, -0.1)), "token")
+    assert [(p.name, p.relative) for p in parts] == [("[CLS]", 1.0), ("", 1.0), ("", -0.5), ("[SEP]", -1.0)]
 
 
 def test_scores_of_nothing_but_zero_are_not_divided():
@@ -88,82 +88,73 @@ def test_unknown_level():
         pieces(made(), "words")
 
 
-def test_gaps_are_told_as_a_share_of_what_they_are_gaps_of():
+def test_gaps_are_relative_to_their_reference_value():
     assert notes(made()) == ["completeness gap 0.3 % of the explained number (+0.0075)"]
     assert notes(made(gaps={"efficiency": 1e-9})) == ["efficiency gap under 0.01 % of the explained number (+1e-09)"]
     assert notes(made(gaps={"conservation": -12.5})) == ["conservation gap 500 % of the explained number (-12.5)"]
-    assert notes(made(gaps={"error": 0.01})) == ["expected error of a score 0.5 % of the strongest"]
-    assert notes(made(gaps={"fit": 0.125})) == ["the fitted line misses 12 % of what it was fitted to"]
+    typical = ["typical error of a score, not a bound: 0.5 % of the strongest"]
+    assert notes(made(gaps={"typical_error": 0.01})) == typical
+    assert notes(made(gaps={"error": 0.01}, method="integrated_gradients")) == typical
+    bound = ["error of a score, with 95 % confidence: at most 0.5 % of the strongest"]
+    assert notes(made(gaps={"error": 0.01}, method="kernel_shap")) == bound
+    assert notes(made(gaps={"fit": 0.125})) == ["the linear fit leaves 12 % of the variance unexplained"]
     assert notes(made(gaps={"my_own": 0.125})) == ["my own gap +0.125"]
     assert notes(made(value=0.0)) == ["completeness gap +0.0075"]
 
 
-@pytest.mark.parametrize(("method", "gap", "said"), [("lrp", 0.2, True), ("lrp", 0.1, False), ("mine", 0.2, False)])
-def test_where_much_of_the_relevance_went(method: str, gap: float, said: bool):
+@pytest.mark.parametrize(("method", "gap", "warned"), [("lrp", 0.2, True), ("lrp", 0.1, False), ("mine", 0.2, False)])
+def test_a_large_conservation_gap_is_explained(method: str, gap: float, warned: bool):
     (line,) = notes(made(method=method, gaps={"conservation": gap}))
-    assert line.endswith(" (biases keep the rest)") == said
+    assert line.endswith(" (absorbed by biases)") == warned
 
 
-def test_a_text_that_was_not_read_whole_is_told():
+def test_a_truncated_text_is_noted():
     assert notes(made(gaps={}, unseen=((0, 2), (26, 30)))) == ["the model did not read 6 of the text's 30 characters"]
 
 
 def test_what_is_explained_in_words():
     assert explained(made()) == "logit of positive"
-    target = ExplainedTarget("positive", "negative", "log_probability")
+    target = Target("positive", "negative", "log_probability")
     assert explained(made(target=target)) == "log probability of positive against negative"
 
 
-def test_a_regression_is_told_from_a_classifier():
+def test_a_regression_model_is_recognised():
     assert is_number(made(probabilities={"positive": 2.5}))
     assert not is_number(made())
-    assert not is_number(made(value=0.75, target=ExplainedTarget("positive", None, "probability")))
+    assert not is_number(made(value=0.75, target=Target("positive", None, "probability")))
 
 
-def test_many_labels_are_cut_but_the_explained_ones_stay():
-    said = {f"label {i}": 0.1 - i / 1000 for i in range(20)}
-    target = ExplainedTarget("label 19", "label 18", "logit")
-    shown, more = listed(made(probabilities=said, target=target))
+def test_many_labels_are_shortened_to_the_most_likely_and_the_explained_ones():
+    probabilities = {f"label {i}": 0.1 - i / 1000 for i in range(20)}
+    target = Target("label 19", "label 18", "logit")
+    shown, more = listed(made(probabilities=probabilities, target=target))
     assert [name for name, _ in shown] == [*(f"label {i}" for i in range(6)), "label 18", "label 19"]
     assert more == 12
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "expected"),
-    [
-        ("integrated_gradients", {}, True),
-        ("lime", {}, True),
-        ("random", {}, True),
-        ("attention", {}, False),
-        ("value_zeroing", {}, False),
-        ("uniform", {}, False),
-        ("gradient", {"reduction": "l2"}, False),
-        ("smooth_grad", {"reduction": "sum"}, True),
-        ("layer_saliency", {"sign": "positive"}, False),
-        ("layer_saliency", {"sign": "signed"}, True),
-        ("attention_x_gradient", {"sign": "positive"}, False),
-        ("attention_x_gradient", {"sign": "signed"}, True),
-        ("my_own", {}, False),
-    ],
+    ("recorded", "score", "expected"), [(True, 0.5, True), (False, 0.5, False), (None, 0.5, False)]
 )
-def test_the_method_decides_whether_scores_have_a_sign(method: str, settings: dict[str, str], expected: bool):
-    e = replace(made(method=method, settings=settings), scores=(0.5,) * len(made().scores))
+def test_the_method_decides_whether_scores_have_a_sign(recorded: bool | None, score: float, expected: bool):
+    e = replace(made(signed=recorded), scores=(score,) * len(made().scores))
     assert signed(e) == expected
     assert number(e, 0.5) == ("+0.5" if expected else "0.5")
 
 
-def test_a_method_of_ones_own_with_both_signs_is_signed():
-    assert signed(made(method="my_own"))
+def test_without_a_recorded_sign_both_signs_are_shown():
+    assert signed(made(method="my_own", signed=None))
 
 
 def test_both_kinds_of_methods_get_a_line_of_the_legend_each():
-    (sheet,) = sheets([made(), made(method="attention", settings={}), made(method="uniform", settings={})])
+    (sheet,) = sheets(
+        [made(), made(method="attention", settings={}, signed=False), made(method="uniform", settings={}, signed=False)]
+    )
     both, weights = legends(sheet)
     assert (both.signed, both.low, both.high) == (True, ("against ", "positive"), ("for ", "positive"))
     assert (weights.signed, weights.low[0], weights.high[0]) == (False, "attention, uniform: from little", "to much")
 
 
-def test_settings_beyond_the_defaults_are_told_in_one_line():
+def test_settings_other_than_the_defaults_are_listed_in_one_line():
     def line(**settings: object) -> str:
         e = made(settings=settings)
         return chosen(sheets([e])[0], e)
@@ -185,7 +176,7 @@ def test_a_next_token_shows_its_space():
 
 
 @given(TEXTS)
-def test_nothing_that_a_terminal_obeys_is_left(text: str):
+def test_control_characters_are_removed(text: str):
     shown = visible(text)
     assert not [c for c in shown if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160)]
     assert not set(shown) & set("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029")

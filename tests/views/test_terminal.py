@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from salience.explanation import Explanation
-from salience.views import terminal
+from salience.errors import BadInput
+from salience.explanations.explanation import Explanation
+from salience.views import sheet, terminal
 from salience.views.colours import DARK, LIGHT
 from salience.views.sheet import pieces, visible
 from views.handmade import NASTY, TEXTS, layered, made, spaced
@@ -14,11 +15,13 @@ from views.handmade import NASTY, TEXTS, layered, made, spaced
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def printed(explanations: list[Explanation], *, colour: bool, level: str = "word", width: int = 80) -> str:
+def printed(
+    explanations: list[Explanation], *, colour: bool, level: str = "word", view: str = "text", width: int = 80
+) -> str:
     out = StringIO()
     system = "truecolor" if colour else None
     console = Console(file=out, width=width, force_terminal=colour, color_system=system, legacy_windows=False)
-    console.print(terminal.render(explanations, colour=colour, level=level, width=width))
+    console.print(terminal.render(explanations, colour=colour, level=level, view=view, width=width))
     return out.getvalue()
 
 
@@ -38,7 +41,7 @@ def test_without_colour_everything_can_be_read():
         "  long -1.0000 █████",
         "  far  -0.6000 ███",
         "  film +0.5000 ██▌",
-        "  … 4 more; --json has all",
+        "  … 4 more; use --json for all",
         "  completeness gap 0.3 % of the explained number (+0.0075)",
         "",
         "  against positive   --  -  +  ++   for positive",
@@ -53,21 +56,65 @@ def test_with_colour_words_carry_it_and_no_marks():
     assert "A fine film, but far too long." in SGR.sub("", out)
 
 
-def test_weights_without_a_sign_are_not_said_to_speak_for_or_against():
-    weights = made("Good film", scores=(1.0, 0.0), method="attention", settings={})
+def test_unsigned_weights_are_not_described_as_for_or_against():
+    weights = made("Good film", scores=(1.0, 0.0), method="attention", settings={}, signed=False)
     out = printed([weights], colour=False)
-    assert "mattered little to positive   +  ++   much" in out
+    assert "little   *  **   much; these scores have no sign" in out
     assert "against" not in out
+    assert "Good(**) film" in out
     assert "Good 1.0000" in out
     assert "more; --json" not in out
 
 
+def test_bars_start_at_zero_and_end_at_their_score():
+    e = made("Good bad film", scores=(2.0, -1.0, 0.0))
+    lines = printed([e], colour=False, view="bar", width=60).split("integrated_gradients\n")[1].splitlines()
+    assert [line.rstrip() for line in lines[:3]] == [
+        "  Good +2                 ████████████████████████████████",
+        "  bad  -1 ████████████████",
+        "  film +0                 ▏",
+    ]
+
+
+def test_a_waterfall_goes_from_the_rest_to_the_explained_number():
+    e = made("Good bad film", scores=(2.0, -1.0, 0.5), value=3.0, gaps={})
+    out = printed([e], colour=False, view="waterfall")
+    rows = [line.split()[0:2] for line in out.split("integrated_gradients\n")[1].splitlines()[:4]]
+    assert rows == [["rest", "+1.5"], ["Good", "+2"], ["bad", "-1"], ["film", "+0.5"]]
+    assert re.search(r"logit of positive +3 █+", out)
+    assert "(scores of integrated_gradients need not add up)" in " ".join(out.split())
+    bars = sheet.bars(e, view="waterfall")
+    assert [(round(3.5 * b.low, 6), round(3.5 * b.high, 6)) for b in bars] == [
+        *((0, 1.5), (1.5, 3.5), (2.5, 3.5), (2.5, 3.0), (0, 3.0))
+    ]
+
+
+def test_a_waterfall_of_scores_without_a_sign_is_refused():
+    with pytest.raises(BadInput, match="a waterfall adds scores up, but those of attention have no sign"):
+        printed([made(method="attention", signed=False)], colour=False, view="waterfall")
+
+
+def test_weak_scores_are_one_bar():
+    e = made("word " * 30, scores=[30.0 - n for n in range(30)])
+    bars = sheet.bars(e)
+    assert [len(bars), bars[-1].name, bars[-1].score] == [21, "10 other words", "+55"]
+
+
+def test_names_from_elsewhere_are_visible():
+    e = made(method="m\x1b[31m", gaps={"g\x9b\ufffe": 0.1}, settings={"layer\u202e": "x\x1b"}, model="\x1bm")
+    other = made(method="m\x1b[31m", settings={"layer\u202e": "y"}, model="\x1bm")
+    for view in ("text", "bar", "waterfall"):
+        out = printed([e, other], colour=False, view=view)
+        assert "m␛[31m" in out
+        assert not [c for c in "\x1b\x9b\ufffe\u202e" if c in out]
+
+
 def test_methods_with_and_without_a_sign_side_by_side():
-    out = printed([made(), made(method="attention", settings={})], colour=False)
-    assert "  against positive   --  -  +  ++   for positive\n  attention: from little   +  ++   to much\n" in out
+    out = printed([made(), made(method="attention", settings={}, signed=False)], colour=False)
+    assert "  against positive   --  -  +  ++   for positive\n  attention: from little   *  **   to much\n" in out
 
 
-def test_tokens_of_a_word_are_told_apart_without_colour():
+def test_tokens_of_a_word_are_separated_without_colour():
     offsets = ((0, 2), (2, 7), (7, 9), (9, 12), (12, 13))
     text = "unbelievably!"
     names = tuple(text[a:b] for a, b in offsets)
@@ -79,7 +126,7 @@ def test_tokens_of_a_word_are_told_apart_without_colour():
 
 def test_several_methods_share_a_legend_that_says_how_they_are_scaled():
     out = printed([made(), made(method="gradient")], colour=True)
-    assert out.count("each row on its own scale") == 1
+    assert out.count("each row has its own scale") == 1
     assert out.count("75.0 %") == 1
     assert SGR.sub("", out).count("A fine film, but far too long.") == 2
 
@@ -99,7 +146,7 @@ def test_a_wide_heat_map_is_broken_into_blocks():
 
 @pytest.mark.parametrize("level", ["word", "token"])
 @pytest.mark.parametrize("colour", [True, False])
-def test_markup_and_escapes_of_the_text_are_shown_not_obeyed(colour: bool, level: str):
+def test_markup_and_escapes_of_the_text_are_shown_literally(colour: bool, level: str):
     out = SGR.sub("", printed([made(NASTY, model="\x1b]0;title\x07[red]x")], colour=colour, level=level, width=200))
     assert "[bold]" in out.replace("(+)", "").replace("(++)", "").replace("(-)", "").replace("(--)", "")
     assert "␛" in out
@@ -115,7 +162,7 @@ def test_the_whole_text_is_there_in_its_order(text: str):
     assert shown.plain == visible(text)
 
 
-def test_what_was_not_read_is_told_and_struck_out():
+def test_unread_text_is_noted_and_struck_out():
     e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), unseen=((7, 11),))
     shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
     assert shown.plain == "A fine film"

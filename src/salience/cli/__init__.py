@@ -1,4 +1,4 @@
-"""The command ``salience``: each subcommand is one call of the library. Heavy imports wait until they are needed."""
+"""The command ``salience``. Each subcommand is one library call; heavy imports are deferred until needed."""
 
 import os
 import signal
@@ -7,19 +7,22 @@ import traceback
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from io import TextIOWrapper
 
 import click
 
 import salience
-from salience.cli.catalogue import methods, models
+from salience.cli.audit import audit
+from salience.cli.catalogue import methods, metrics, models
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
-from salience.cli.options import examples
+from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
-from salience.cli.runs import export, show
+from salience.cli.runs import export, show, summary
 from salience.cli.train import train
-from salience.cli.trials import test
+from salience.cli.trials import trial
+from salience.core.characters import visible
 from salience.errors import SalienceError, SalienceWarning
 
 QUIET = {
@@ -28,16 +31,16 @@ QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Keeps the libraries beneath from writing between our lines. What the user has set stays."""
+"""Environment variables that silence the underlying libraries. Values set by the user are kept."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: runs a command and exits with its code."""
+    """The entry point: run a command and exit with its code."""
     sys.exit(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """0: done. 1: a fault of ours, or nobody reads on. 2: a mistake that the user can mend. 130: interrupted."""
+    """Run a command and return its exit code: 0 success, 1 internal error, 2 user error, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -50,22 +53,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
-        return 2
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # the message is the help text
+            error.show()
+            return 2
+        return _fail(2, _usage(error))
     except SalienceError as error:
         return _fail(2, str(error))
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        # Python flushes standard output once more on its way out; that must not fail a second time.
+        # Python flushes standard output again on exit; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if os.environ.get("SALIENCE_DEBUG"):
+            traceback.print_exc()
+        place = "" if error.filename is None else f": {error.filename}"
+        return _fail(2, f"{error.strerror or error}{place}")
     except Exception as error:
         if interrupts:
             return 130
         if os.environ.get("SALIENCE_DEBUG"):
             traceback.print_exc()
-        return _fail(1, f"unexpected {type(error).__name__}: {error} (SALIENCE_DEBUG=1 shows where)")
+        return _fail(1, f"unexpected {type(error).__name__}: {error} (set SALIENCE_DEBUG=1 for the traceback)")
 
 
 def _fail(code: int, message: str) -> int:
@@ -74,12 +84,20 @@ def _fail(code: int, message: str) -> int:
 
 
 def _one_line(message: str) -> str:
-    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(message.split()))
+    return visible(" ".join(message.split()))
+
+
+def _usage(error: click.ClickException) -> str:
+    """The message of a wrong call, with the command that explains the right one."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    message = error.format_message().rstrip(".")
+    see = " See" if message.endswith(("?", ")")) else "; see"
+    return message if context is None else f"{message}{see} `{context.command_path} --help`"
 
 
 @contextmanager
 def _warnings_in_one_line() -> Generator[None]:
-    """Our own warnings as one line each; those of the libraries beneath are for developers and stay silent."""
+    """Print our own warnings as one line each, and hide those of the underlying libraries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", SalienceWarning)
@@ -89,14 +107,14 @@ def _warnings_in_one_line() -> Generator[None]:
 
 @contextmanager
 def _noting_interrupts(seen: list[int]) -> Generator[None]:
-    """An import that Ctrl-C breaks off may fail with some other error; the note tells that it was no fault."""
+    """Record interrupts: an import interrupted by Ctrl-C may raise some other error, which is not a bug."""
 
     def note(number: int, frame: object) -> None:
         seen.append(number)
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # someone else, such as nohup or a test, decides on interrupts
+        yield  # interrupts are handled elsewhere, such as by nohup or a test
         return
     signal.signal(signal.SIGINT, note)
     try:
@@ -106,13 +124,18 @@ def _noting_interrupts(seen: list[int]) -> Generator[None]:
 
 
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=examples('salience explain "A fine film."', "salience methods", "salience explain --help"),
+    epilog=example_lines('salience explain "A fine film."', "salience methods", "salience explain --help"),
 )
 @click.version_option(salience.__version__, prog_name="salience")
 def cli() -> None:
-    """Why did the model say that, and can the explanation be believed?"""
+    """Explain the predictions of text models, and evaluate the explanations."""
 
 
-for command in (explain, evaluate, test, show, export, train, paper, methods, models):
+for command in (explain, evaluate, audit, trial, show, summary, export, train, paper, methods, metrics, models):
     cli.add_command(command)
+# `salience test` is the former name of `salience trial`.
+former = copy(trial)
+former.hidden = True
+cli.add_command(former, "test")

@@ -1,31 +1,88 @@
-"""``salience methods`` and ``salience models``: what there is."""
+"""``salience methods``, ``salience metrics`` and ``salience models``: lists what is available."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import Any
 
 import click
 
-from salience.cli.options import examples
+from salience.cli.options import example_lines
+from salience.core.characters import to_json
 
 
-@click.command(epilog=examples("salience methods", "salience methods integrated_gradients", "salience methods --json"))
+@click.command(
+    epilog=example_lines("salience methods", "salience methods integrated_gradients", "salience methods --json")
+)
 @click.argument("names", metavar="[NAME...]", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="A list of JSON objects.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
-    """List all methods, or describe one.
+    """List all methods, or describe some in full.
 
-    The list tells what each method needs, costs and rests on; a NAME shows one in full, with its settings.
+    The list shows the cost, the requirements and the paper of each method. With NAME, the full description and the
+    settings of that method are shown.
     """
-    from salience.methods import METHODS, find
+    from salience.methods import METHODS, find_method
 
-    found = [_described(m) for m in (map(find, names) if names else METHODS)]
+    described = [_described(m) for m in (map(find_method, names) if names else METHODS)]
+    _print_all(described, as_json, full=bool(names))
+
+
+@click.command(
+    epilog=example_lines("salience metrics", "salience metrics comprehensiveness", "salience metrics --json")
+)
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+def metrics(names: tuple[str, ...], as_json: bool) -> None:
+    """List all metrics, or describe some in full.
+
+    The list shows what each metric measures, which direction is better, what it needs and its paper. With NAME, the
+    full description and the settings of that metric are shown.
+    """
+    from salience.metrics import METRICS, find_metric
+
+    described = [_described_metric(m) for m in (map(find_metric, names) if names else METRICS)]
+    _print_all(described, as_json, full=bool(names))
+
+
+NEEDS = {
+    "erasure": "tokens that can be erased",
+    "leave_one_out": "tokens that can be erased",
+    "rationale": "human rationales in the data (--rationale-column)",
+    "changed_model": "a model whose parameters or word vectors can be changed",
+    "model": "nothing",
+}
+"""What a metric needs, in words."""
+
+
+def _described_metric(metric: Any) -> dict[str, Any]:
+    """A metric's docstring and signature as data."""
+    from inspect import cleandoc
+
+    from salience.core.settings import set_to
+
+    text, facts = _facts(_unmarked(cleandoc(metric.doc)).splitlines())
+    return {
+        "name": metric.name,
+        "summary": text[0] if text else "",
+        "aspect": metric.aspect,
+        "better": metric.better,
+        "needs": NEEDS[metric.needs],
+        "paper": facts.get("Paper"),
+        "settings": [
+            {"name": n, "default": _jsonable(p.default), "type": set_to(p.annotation)}
+            for n, p in metric.settings.items()
+        ],
+        "about": "\n".join(text[1:]).strip(),
+    }
+
+
+def _print_all(described: Sequence[Mapping[str, Any]], as_json: bool, *, full: bool) -> None:
     if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False, indent=2))
-    else:
-        for method in found:
-            _tell(method, full=bool(names))
+        click.echo(to_json(described, indent=2))
+        return
+    for one in described:
+        _print(one, full=full)
 
 
 def _described(method: Callable[..., Any]) -> dict[str, Any]:
@@ -33,10 +90,10 @@ def _described(method: Callable[..., Any]) -> dict[str, Any]:
     from inspect import cleandoc
     from typing import get_type_hints
 
-    from salience.settings import set_to, settings_of
+    from salience.core.settings import set_to, settings_of
 
     text, facts = _facts(_unmarked(cleandoc(method.__doc__ or "")).splitlines())
-    hints = get_type_hints(getattr(method, "read", method))
+    hints = get_type_hints(getattr(method, "read", method), include_extras=True)
     settings = [
         {"name": n, "default": _jsonable(p.default), "type": set_to(hints.get(n, Any))}
         for n, p in settings_of(method).items()
@@ -53,7 +110,7 @@ def _described(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _facts(lines: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A docstring's text, and its fields. A field runs on until the next one or an empty line."""
+    """Split a docstring into its text and its fields. A field ends at the next one or at an empty line."""
     text: list[str] = []
     facts: dict[str, str] = {}
     field = ""
@@ -70,7 +127,7 @@ def _facts(lines: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _unmarked(text: str) -> str:
-    """A docstring without the marks of its markup.
+    """A docstring without its markup.
 
     >>> _unmarked("``nodes`` as in :func:`coherence`")
     'nodes as in coherence'
@@ -82,35 +139,42 @@ def _jsonable(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | list | tuple | None) else str(value)
 
 
-def _tell(method: Mapping[str, Any], *, full: bool) -> None:
+def _print(method: Mapping[str, Any], *, full: bool) -> None:
+    width = min(100, get_terminal_size().columns)
     click.echo(click.style(method["name"], bold=True))
-    click.echo(f"  {method['summary']}")
+    click.echo(click.wrap_text(method["summary"], width, "  ", "  "))
     if full and method["about"]:
-        click.echo("\n" + "\n".join(f"  {line}".rstrip() for line in method["about"].splitlines()) + "\n")
-    for fact in ("cost", "needs", "paper"):
-        if method[fact]:
-            click.echo(click.style(f"  {fact:<6}", dim=True) + method[fact])
+        click.echo(f"\n{click.wrap_text(method['about'], width, '  ', '  ', preserve_paragraphs=True)}\n")
+    for fact in ("aspect", "better", "cost", "needs", "paper"):
+        if method.get(fact):
+            wrapped = click.wrap_text(method[fact], width, " " * 9, " " * 9).lstrip()
+            click.echo(click.style(f"  {fact:<6} ", dim=True) + wrapped)
     if full:
         click.echo("\n  settings" if method["settings"] else "\n  no settings")
-        for line in _settings_told(method["settings"]):
-            click.echo(f"    {line}")
+        for line in _settings_table(method["settings"], width):
+            click.echo(line)
     click.echo()
 
 
-def _settings_told(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names, defaults and what may be set, in columns."""
-    defaults = ["chosen by the method" if one["default"] is None else str(one["default"]) for one in settings]
+def _settings_table(settings: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Names, defaults and types of settings, in columns; a default of None is chosen by the method."""
+    defaults = ["auto" if one["default"] is None else str(one["default"]) for one in settings]
     names = [str(one["name"]) for one in settings]
     first, second = (max(map(len, column), default=0) for column in (names, defaults))
+    rows = [
+        f"    {name:<{first}}   default: {default:<{second}}   " for name, default in zip(names, defaults, strict=True)
+    ]
     return [
-        f"{name:<{first}}   default: {default:<{second}}   {click.style(one['type'], dim=True)}"
-        for name, default, one in zip(names, defaults, settings, strict=True)
+        click.wrap_text(str(one["type"]), width, row, " " * len(row)) for row, one in zip(rows, settings, strict=True)
     ]
 
 
-@click.command(epilog=examples("salience models", "salience explain --model sentiment_bilstm 'A fine film.'"))
+@click.command(epilog=example_lines("salience models", "salience explain --model sentiment_bilstm 'A fine film.'"))
 def models() -> None:
-    """List the models that come with the package. Any folder or Hugging Face name can be explained as well."""
+    """List the bundled models.
+
+    Any local folder or Hugging Face model can be used as well.
+    """
     from importlib.resources import files
 
     from salience.models import BUNDLED
@@ -120,11 +184,11 @@ def models() -> None:
         click.echo(click.style(name, bold=True))
         if card.is_file():
             for line in _card(card.read_text("utf-8")):
-                click.echo(click.wrap_text(line, 100, "  ", "  "))
+                click.echo(click.wrap_text(line, min(100, get_terminal_size().columns), "  ", "  "))
 
 
 def _card(text: str) -> list[str]:
-    """A model card's first sentence, and how often the model is right."""
+    """The first sentence of a model card, and the accuracy of the model."""
     body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
     prose = next((" ".join(part.split()) for part in body.split("\n\n") if part.strip()[:1].isalnum()), "")
     sentence = re.split(r"(?<=\.)\s", prose, maxsplit=1)[0]

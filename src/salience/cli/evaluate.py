@@ -1,178 +1,307 @@
-"""``salience evaluate``: which explanation can be believed."""
+"""``salience evaluate``: measures how faithful and plausible explanations are."""
 
+import shlex
+import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli.options import Model, examples, model, pairs
-from salience.cli.output import print_points, print_wide, written
+from salience.cli.checks import check_data, check_model, check_names
+from salience.cli.options import (
+    COUNT,
+    DELIMITER,
+    SEED,
+    ModelOptions,
+    evaluation_settings,
+    example_lines,
+    model,
+    sample_source,
+    source_of,
+)
+from salience.cli.output import check_distinct, print_points, print_wide, written
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
-    from salience.data import Source
-    from salience.evaluation import Evaluation
+    from salience.evaluation.table import Evaluation
+    from salience.views.progress import Report
+
+RUN_OPTIONS = ("engine", "workers", "address", "rows_per_part", "max_rejected")
 
 
 @click.command(
-    epilog=examples(
-        "salience evaluate                                      (the bundled model and sample)",
+    epilog=example_lines(
+        "salience evaluate                                      (the bundled model and data)",
         "salience evaluate --data reviews.jsonl --method attention --method integrated_gradients",
         "salience evaluate --data movies.jsonl --rationale-column rationale_spans --metric auprc --metric token_f1",
         "salience evaluate --data reviews.jsonl --model my-model --erase delete --html report.html",
-        "salience evaluate --run run                            (what `salience explain --data ... --out run` made)",
-        "salience evaluate --explanations theirs.jsonl          (text, tokens or offsets, scores; made elsewhere)",
+        "salience evaluate --data reviews.jsonl --out evaluated (a large data set; run again to resume)",
+        "salience evaluate --run run                            (a run of `salience explain --data ... --out run`)",
+        "salience evaluate --explanations theirs.jsonl          (explanations made by another tool)",
     )
 )
-@click.option("--data", metavar="DATA", help="Texts.  [default: the bundled sample, or those of --run]")
-@click.option("--run", metavar="RUN", help="A run folder; its explanations are measured as they are.")
-@click.option("--explanations", metavar="FILE", help="JSON Lines or Parquet of explanations that were made elsewhere.")
-@click.option("--method", "methods", metavar="NAME", multiple=True, help="May be repeated.  [default: the usual ones]")
-@click.option("--metric", "metrics", metavar="NAME", multiple=True, help="May be repeated.  [default: the usual ones]")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of a method.")
-@click.option("--target", metavar="LABEL", help="The label to explain.  [default: the predicted one]")
-@click.option("--erase", metavar="KIND", help="mask, delete, fill, zero, mean, pad or unk.  [default: mask, or mean]")
-@click.option("--text-column", default="text", show_default=True, metavar="NAME")
-@click.option("--pair-column", metavar="NAME", help="Where --data has the second texts of pairs.")
-@click.option("--id-column", metavar="NAME", help="[default: the row's number]")
-@click.option("--rationale-column", metavar="NAME", help="What people have marked: lists of [start, end] spans.")
+@click.option(
+    "--data",
+    metavar="DATA",
+    help="File, folder or dataset to evaluate on.  [default: the bundled sample, or the texts of --run]",
+)
+@click.option("--run", metavar="RUN", help="Evaluate the explanations stored in this run folder.")
+@click.option(
+    "--explanations", metavar="FILE", help="Evaluate explanations made by another tool, from JSON Lines or Parquet."
+)
+@click.option(
+    "--method",
+    "methods",
+    metavar="NAME",
+    multiple=True,
+    help="Method to evaluate; may be repeated.  [default: attention, input_x_gradient, integrated_gradients, lrp, "
+    "occlusion; attention and lrp only where the model supports them]",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    metavar="NAME",
+    multiple=True,
+    help="Metric to compute; may be repeated.  [default: faithfulness; with rationales also plausibility]",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Setting of a method, or METRIC.KEY=VALUE; may be repeated.",
+)
+@click.option("--target", metavar="LABEL", help="Label to explain.  [default: the predicted label]")
+@click.option(
+    "--erase",
+    metavar="KIND",
+    help="Erasure: mask, delete, fill, zero, mean, pad or unk.  [default: mask, or mean]",
+)
+@click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts.")
+@click.option("--pair-column", metavar="NAME", help="Column of the second text of sentence pairs.")
+@click.option("--id-column", metavar="NAME", help="Column of the ids.  [default: the row number]")
+@click.option("--rationale-column", metavar="NAME", help="Column of human rationales: lists of [start, end] spans.")
 @click.option(
     "--spans",
     type=click.Choice(["characters", "words", "sentiments"]),
     default="characters",
     show_default=True,
-    help="What rationales are made of.",
+    help="Units of the rationales.",
 )
-@click.option("--label-column", metavar="NAME", help="Labels, which sentiments of words are held against.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N texts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the numbers of every text.")
-@click.option("--csv", metavar="FILE", type=click.Path(path_type=Path), help="Write a line for each cell.")
-@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--label-column", metavar="NAME", help="Column of the labels, for --spans sentiments.")
+@DELIMITER
+@click.option("--limit", type=COUNT, metavar="N", help="Use only the first N texts.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sign flips in the tests.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the values of every text.")
+@click.option(
+    "--csv",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write a CSV file with one line per method and metric.",
+)
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML report.")
+@click.option("--verbose", is_flag=True, help="Also print the intervals, the reasons and the details of every metric.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Folder for the numbers of every text of --data, as Parquet files; the same command resumes a stopped run.",
+)
+@click.option("--engine", metavar="ENGINE", help="With --out: local, or ray for a cluster.  [default: local]")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --out: number of processes, or of actors on a cluster.  [default: auto]",
+)
+@click.option("--address", metavar="ADDRESS", help="With --out: address of the Ray cluster.  [default: this machine]")
+@click.option(
+    "--rows-per-part", type=click.IntRange(1), metavar="N", help="With --out: rows per file.  [default: 1000]"
+)
+@click.option(
+    "--max-rejected",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="With --out: allowed share of invalid rows.  [default: 0.1]",
+)
 @model
-def evaluate(model: Model, **given: Any) -> None:
-    """Measure which explanations can be believed.
+def evaluate(model: ModelOptions, **options: Any) -> None:
+    """Measure how faithful and plausible explanations are.
 
-    Texts are explained by several methods, tokens are erased by what each explanation says, and the model is
-    asked again. Three explanations that know nothing of the model are always measured too.
+    Texts are explained by several methods. Metrics then erase the tokens that an explanation ranks highest and
+    read the prediction again, or compare the explanation with human rationales. Three controls that ignore the
+    model (random, uniform, position) are always included.
     """
-    from salience.evaluator import METHODS
-    from salience.evaluator import evaluate as evaluated
+    _check(model, options)
+    with _files(options) as write:
+        evaluation = _in_memory(model, options) if options["out"] is None else _into_folder(model, options)
+        write(evaluation)
+    _print(evaluation, options)
+
+
+def _check(model: ModelOptions, options: Mapping[str, Any]) -> None:
+    """Raise for names, data, runs and models that do not exist, before the imports that take seconds."""
+    from salience.runs.run import open_run
+
+    check_names(options["methods"], options["metrics"])
+    check_data(options, "data")
+    if options["run"] is not None:
+        open_run(options["run"])
+    check_model(model.model, **model.options)
+
+
+def _in_memory(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
+    if given := [name for name in RUN_OPTIONS if options[name] is not None]:
+        raise BadInput(f"--{given[0].replace('_', '-')} is for a run over a whole data set; add --out, its folder")
+    from salience.evaluation.evaluator import evaluate as evaluated
     from salience.models import load
     from salience.views.progress import counted
 
     loaded = load(model.model, **model.options)
-    loaded.budget = model.budget or loaded.budget
-    texts, explained = _given(loaded, given)
-    with (
-        _files(given["csv"], given["html"]) as write,
-        counted("explaining and measuring", quiet=given["quiet"]) as report,
-    ):
-        found = evaluated(
+    loaded.executor.budget = model.budget or loaded.executor.budget
+    texts, explained = _texts(loaded, options)
+    with counted("evaluating", quiet=options["quiet"]) as report:
+        return evaluated(
             loaded,
             texts,
-            given["methods"] or (() if explained else METHODS),
+            options["methods"] or (() if explained else None),
             explained=explained,
-            metrics=given["metrics"] or None,
-            target=given["target"],
-            erase=given["erase"],
             report=report,
-            seed=given["seed"],
-            **_settings(given["settings"]),
+            **_question(options),
         )
-        write(found)
-    _tell(found, given["as_json"])
 
 
-def _settings(given: tuple[str, ...]) -> dict[str, Any]:
-    found = pairs(given)
-    for name in ("erase", "seed", "target", "kind"):
-        if name in found:
-            raise BadInput(f"--set {name} could be of a method or of the evaluation; say METHOD.{name}=... or --{name}")
-    return found
+def _into_folder(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
+    if options["data"] is None or options["run"] is not None or options["explanations"] is not None:
+        raise BadInput("--out evaluates the texts of --data; name them, and leave out --run and --explanations")
+    from salience.evaluation.runs import evaluate_data
+    from salience.models.loading import Checkpoint
+
+    given = {name: options[name] for name in RUN_OPTIONS if options[name] is not None}
+    try:
+        with _reporter(options["quiet"]) as report:
+            return evaluate_data(
+                Checkpoint(model.model, model.options),
+                source_of(options["data"], options),
+                options["out"],
+                options["methods"] or None,
+                budget=model.budget,
+                limit=options["limit"],
+                report=report,
+                **{"workers": "auto", **given},
+                **_question(options),
+            )
+    except KeyboardInterrupt:
+        if not options["quiet"]:
+            click.echo("Stopped. Finished parts are saved; run the same command to resume.", err=True)
+        raise
 
 
-def _given(model: Any, given: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The texts, and explanations of them that are there already."""
-    from salience.evaluator import stored
-    from salience.foreign import by_method, read_file
-    from salience.lessons import examples as read
+def _reporter(quiet: bool) -> "AbstractContextManager[Report]":
+    from salience.views import progress
 
-    if given["explanations"] is not None:
-        if given["data"] is not None or given["run"] is not None:
-            raise BadInput("--explanations brings its own texts; leave out --data and --run")
-        rows = read_file(given["explanations"])
+    if quiet:
+        return progress.silence()
+    return progress.bar() if sys.stderr.isatty() else progress.lines("evaluated")
+
+
+def _question(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What is measured, as arguments of the library."""
+    named = {name: options[name] for name in ("target", "erase", "seed")}
+    return {"metrics": options["metrics"] or None, **named, **evaluation_settings(options["settings"])}
+
+
+def _texts(model: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The texts, and existing explanations of them."""
+    from salience.data.examples import examples as read
+    from salience.evaluation.evaluator import stored
+    from salience.explanations.imported import by_method, read_file
+
+    if options["explanations"] is not None:
+        if options["data"] is not None or options["run"] is not None:
+            raise BadInput("--explanations has its own texts; leave out --data and --run")
+        rows = read_file(options["explanations"])
         try:
-            return _cut(*by_method(model, rows), given["limit"])
+            return _cut(*by_method(model, rows), options["limit"])
         except BadInput as error:
-            raise BadInput(f"{given['explanations']}: {error}") from error
-    none = given["data"] is None and given["run"] is not None
-    texts = None if none else read(_source(given), limit=given["limit"])
-    if given["run"] is None:
+            raise BadInput(f"{options['explanations']}: {error}") from error
+    only_run = options["data"] is None and options["run"] is not None
+    data = sample_source() if options["data"] is None else source_of(options["data"], options)
+    texts = None if only_run else read(data, limit=options["limit"])
+    if options["run"] is None:
         return texts, None
-    if none and given["rationale_column"] is not None:
-        raise BadInput("--rationale-column is a column of --data; name the data that the run explains")
-    return _cut(*stored(model, given["run"], texts), given["limit"])
+    if only_run and options["rationale_column"] is not None:
+        raise BadInput("--rationale-column is a column of --data; pass the data that the run explains with --data")
+    return _cut(*stored(model, options["run"], texts), options["limit"])
 
 
 def _cut(texts: Any, explained: Mapping[str, Any], limit: int | None) -> tuple[Any, Any]:
-    return texts[:limit], {name: found[:limit] for name, found in explained.items()}
-
-
-def _source(given: Mapping[str, Any]) -> "Source":
-    from salience.data import source
-    from salience.models import sample_file
-
-    if given["data"] is None:
-        return source(sample_file(), id="id", rationale="rationale_spans")
-    return source(
-        given["data"],
-        text=given["text_column"],
-        pair=given["pair_column"],
-        id=given["id_column"],
-        label=given["label_column"],
-        rationale=given["rationale_column"],
-        spans=given["spans"],
-    )
+    return texts[:limit], {name: own[:limit] for name, own in explained.items()}
 
 
 @contextmanager
-def _files(csv: Path | None, html: Path | None) -> Generator[Callable[["Evaluation"], None]]:
-    """Files that are opened before the work begins, and are there only when they are complete."""
-    from salience.views.evaluation import page, to_csv
-
+def _files(options: Mapping[str, Any]) -> Generator[Callable[["Evaluation"], None]]:
+    """Open the output files before the work starts; they appear only once they are complete."""
+    check_distinct([path for path in (options["csv"], options["html"]) if path is not None])
     with ExitStack() as stack:
-        opened = [(make, stack.enter_context(written(p))) for make, p in ((to_csv, csv), (page, html)) if p is not None]
+        csv, html = (
+            None if path is None else stack.enter_context(written(path)) for path in (options["csv"], options["html"])
+        )
 
-        def write(found: "Evaluation") -> None:
-            for make, file in opened:
-                file.write(make(found).encode())
+        def write(evaluation: "Evaluation") -> None:
+            from salience.views.evaluation import page, to_csv
+
+            if csv is not None:
+                csv.write(to_csv(evaluation).encode())
+            if html is not None:
+                html.write(page(evaluation, data=_data(options), command=_command()).encode())
 
         yield write
 
 
-def _tell(found: "Evaluation", as_json: bool) -> None:
-    from salience.views import evaluation
+def _data(options: Mapping[str, Any]) -> str:
+    """The name of the data, for the page."""
+    named = [options[name] for name in ("data", "run", "explanations") if options[name] is not None]
+    return " and ".join(named) or "the bundled sample"
 
-    if as_json:
-        click.echo(evaluation.to_json(found))
+
+def _command() -> str:
+    """The command line, for the page."""
+    return shlex.join(["salience", *sys.argv[1:]])
+
+
+def _print(evaluation: "Evaluation", options: Mapping[str, Any]) -> None:
+    from salience.views.evaluation import to_json
+
+    if options["as_json"]:
+        click.echo(to_json(evaluation))
         return
-    from salience.verdict import advice, details
+    from salience.evaluation.advice import advice, details
+    from salience.views.evaluation import cautions, headline
 
-    table(found)
-    print_points(advice(found))
-    click.echo("\nIn detail")
-    print_points(details(found))
+    sentences = advice(evaluation)
+    print_points(headline(sentences))
+    click.echo()
+    table(evaluation, intervals=options["verbose"])
+    if options["verbose"]:
+        print_points(sentences)
+        click.echo("\nDetails by metric")
+        print_points(details(evaluation))
+    else:
+        print_points(cautions(sentences))
 
 
-def table(found: "Evaluation") -> None:
-    """Print the table and what its numbers rest on."""
+def table(evaluation: "Evaluation", *, intervals: bool = True) -> None:
+    """Print the table, in as many blocks as the width of the terminal asks for, and its legend."""
     from rich.console import Console
 
     from salience.views.evaluation import legend, terminal
 
-    print_wide(terminal(found))
-    Console().print(f"\n{legend(found)}\n", style="dim", highlight=False)
+    for block in terminal(evaluation, width=Console().width, intervals=intervals):
+        print_wide(block)
+        click.echo()
+    hint = "" if intervals else "; intervals and details: --verbose"
+    Console().print(f"{legend(evaluation)}{hint}\n", style="dim", highlight=False, markup=False)

@@ -1,128 +1,168 @@
-"""``salience explain``: single texts, or a whole data set into a run folder."""
+"""``salience explain``: explains single texts, or a whole data set into a run folder."""
 
 import dataclasses
-import json
+import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from salience.cli.checks import check_model, check_names
 from salience.cli.options import (
+    DataOptions,
     Display,
-    Model,
+    ModelOptions,
     Question,
-    Whole,
+    data_options,
     display,
-    examples,
-    given,
+    example_lines,
+    given_options,
     model,
     question,
-    whole,
+    source_of,
 )
-from salience.cli.output import sink
-from salience.errors import BadInput
+from salience.cli.output import print_wide, sink
+from salience.core.characters import to_json, visible
+from salience.errors import BadInput, SalienceWarning
 
 if TYPE_CHECKING:
-    from salience.types import Text
+    from salience.core.text import Text
+    from salience.core.types import Model
     from salience.views.progress import Report
 
 PATIENCE = 2.0
-"""Seconds of work before a progress bar appears."""
+"""Seconds before a progress bar appears."""
 
 WINDOW = 32
-"""Texts explained at a time; their results are shown while the next are worked on."""
+"""Texts explained at a time; their results are shown while the next ones are computed."""
 
 
 @click.command(
-    epilog=examples(
+    epilog=example_lines(
         'salience explain "A fine film."',
         'salience explain "A fine film." --method gradient --method integrated_gradients',
         'salience explain "A fine film." --target negative --kind probability',
         'salience explain "A man sleeps." --pair "Nobody sleeps." --model my-nli-folder',
-        'salience explain "A fine film." --set nodes=200 --html why.html',
+        'salience explain "A fine film." --set nodes=200 --html why.html --png why.png',
+        'salience explain "A fine film." --view waterfall',
         "salience explain - --json < reviews.txt > scores.jsonl",
-        "salience explain --data reviews.jsonl --out run        (a whole data set; again to go on after a stop)",
+        "salience explain --data reviews.jsonl --out run        (a data set; run again to resume)",
         'salience explain --model gpt2 --target " Paris" "The capital of France is"',
     )
 )
 @click.argument("texts", metavar="[TEXT...]", nargs=-1)
-@click.option("--pair", "pairs", metavar="TEXT", multiple=True, help="Second text of a sentence pair, one per TEXT.")
+@click.option("--decoded", is_flag=True, help="Show the words that each token decodes to in the layers of --layer.")
+@click.option("--pair", "pairs", metavar="TEXT", multiple=True, help="Second text of a sentence pair; once per TEXT.")
 @question
 @display
 @model
-@whole
+@data_options
 @click.pass_context
 def explain(
     context: click.Context,
     texts: tuple[str, ...],
+    decoded: bool,
     pairs: tuple[str, ...],
     question: Question,
     display: Display,
-    model: Model,
-    whole: Whole,
+    model: ModelOptions,
+    data: DataOptions,
 ) -> None:
-    """Show how much each word of TEXT mattered to the model's answer.
+    """Show how much each word of TEXT contributed to the prediction.
 
-    Put quotes around a text: each TEXT is explained on its own. A TEXT of - reads standard input, one text
-    per line. Put -- before a text that begins with a dash.
+    Quote each TEXT; every TEXT is explained separately. Use - to read texts from standard input, one per line,
+    and -- before a text that starts with a dash.
 
-    With --data and --out a whole data set is explained into a folder of Parquet files. If it is stopped, the
-    same command goes on where it was. `salience show` and `salience export` read the folder.
+    With --data and --out, a whole data set is explained into a folder of Parquet files. Finished parts are
+    saved; run the same command to resume. `salience show` and `salience export` read the folder.
     """
-    if whole.data is None:
+    check_names(question.methods)
+    if data.data is None:
         if not texts:
-            raise BadInput("give a TEXT, or a whole data set with --data and --out")
-        if extra := [option for option in given(context, Whole) if option != "--quiet"]:
+            raise BadInput("no TEXT; pass a text, or a whole data set with --data and --out")
+        if extra := [one for one in given_options(context, DataOptions) if one not in ("--quiet", "--limit")]:
             raise BadInput(f"{extra[0]} is for a whole data set, which --data names")
-        _explain_texts(_texts(texts, pairs), model, question, display, whole.quiet)
+        if decoded and (question.layer is None or display.as_json or display.files):
+            raise BadInput("--decoded prints the words of layers in the terminal; name a --layer, or --layer all")
+        _explain_texts(_texts(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)
         return
-    if texts or pairs or display.files:
-        raise BadInput("--data is explained into a folder: leave out texts, --pair and pictures, and give --out")
-    if whole.dry_run:
-        _estimate(model, question, whole, display.as_json)
-    elif whole.out is None:
-        raise BadInput("--data needs --out, the folder to explain it into, or --dry-run")
+    if texts or pairs or decoded or display.files:
+        raise BadInput(
+            "--data writes a run folder; leave out TEXT, --pair, --decoded, --html, --png and --svg, and pass --out"
+        )
+    if data.dry_run:
+        _estimate(model, question, data, display.as_json)
+    elif data.out is None:
+        raise BadInput("--data needs --out, the run folder to write, or --dry-run")
     else:
-        _explain_data(model, question, whole, display.as_json)
+        _explain_data(model, question, data, display.as_json)
 
 
 # ------------------------------------------------------------------------------------------------------ texts
 
 
-def _explain_texts(texts: "list[Text]", model: Model, question: Question, display: Display, quiet: bool) -> None:
+def _explain_texts(
+    texts: "list[Text]", model: ModelOptions, question: Question, display: Display, quiet: bool, *, decoded: bool
+) -> None:
     with sink(display) as show:
-        from salience.explainer import explain_each, prepare
+        check_model(model.model, **model.options)
+        from salience.core.target import Target
+        from salience.explanations.explainer import explain_each, prepare
         from salience.models import load
-        from salience.types import Target
 
-        asked = prepare(question.chosen, question.set())
+        methods = prepare(question.chosen, question.set())
         loaded = load(model.model, **model.options)
-        loaded.budget = model.budget or loaded.budget
-        wanted = Target(question.target, question.against, question.kind)
+        loaded.executor.budget = model.budget or loaded.executor.budget
+        target = Target(question.target, question.against, question.kind)
         with _progress(len(texts), quiet) as step:
-            for row in explain_each(loaded, texts, asked, wanted, window=WINDOW):
+            rows = explain_each(loaded, texts, methods, [target] * len(texts), window=WINDOW)
+            for text, row in zip(texts, rows, strict=True):
                 step()
                 show(row)
+                if decoded:
+                    _print_decoded(loaded, text, question.set())
+
+
+def _print_decoded(model: "Model", text: "Text", settings: "Mapping[str, Any]") -> None:
+    """Print the words that the states of the chosen layers decode to."""
+    from salience.methods.attention import layer_number
+    from salience.methods.decoding import decode_layers
+    from salience.views.terminal import decoded_table
+
+    layers = decode_layers(model, text, head=settings.get("head"))
+    if settings["layer"] != "all":
+        number = layer_number(settings["layer"], model, of=model.layers, first=min(layers))
+        layers = {number: layers[number]}
+    print_wide(decoded_table(layers))
 
 
 def _texts(texts: Sequence[str], pairs: Sequence[str]) -> "list[Text]":
-    found = [line for text in texts for line in (_lines() if text == "-" else [text])]
-    for text in (*found, *pairs):
+    for text in filter(os.path.isfile, texts):
+        warnings.warn(
+            f"{text} is a file; its name is explained, not its content. To explain the texts in it, use "
+            f"--data {text} --out RUN",
+            SalienceWarning,
+            stacklevel=2,
+        )
+    read = [line for text in texts for line in (_lines() if text == "-" else [text])]
+    for text in (*read, *pairs):
         if any("\ud800" <= c <= "\udfff" for c in text):
-            raise BadInput(f"the text {text!r} is not valid UTF-8")
-    if not found:
-        raise BadInput("standard input held no text; give one text per line")
-    if pairs and len(pairs) != len(found):
-        raise BadInput(f"--pair was given {len(pairs)} times for {len(found)} texts; give it once for each")
-    return list(zip(found, pairs, strict=True)) if pairs else list(found)
+            raise BadInput(f"the text {text!r} is not valid UTF-8; encode it as UTF-8")
+    if not read:
+        raise BadInput("standard input has no text; pass one text per line")
+    if pairs and len(pairs) != len(read):
+        raise BadInput(f"--pair was given {len(pairs)} times for {len(read)} texts; pass it once per text")
+    return list(zip(read, pairs, strict=True)) if pairs else list(read)
 
 
 def _lines() -> list[str]:
-    """The lines of standard input that hold something."""
+    """The lines of standard input that are not blank."""
     try:
         lines = sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -132,7 +172,7 @@ def _lines() -> list[str]:
 
 @contextmanager
 def _progress(total: int, quiet: bool) -> Generator[Callable[[], None]]:
-    """A bar on standard error, for people only, and only once the work has taken a while."""
+    """A progress bar on standard error, shown only in a terminal and only after a delay."""
     if quiet or not sys.stderr.isatty():
         yield lambda: None
         return
@@ -155,7 +195,7 @@ def _progress(total: int, quiet: bool) -> Generator[Callable[[], None]]:
 
     def step() -> None:
         progress.advance(task)
-        if sys.stdout.isatty():  # the results are about to appear on the same screen
+        if sys.stdout.isatty():  # the results appear in the same terminal
             timer.cancel()
             progress.stop()
 
@@ -170,72 +210,76 @@ def _progress(total: int, quiet: bool) -> Generator[Callable[[], None]]:
 # ------------------------------------------------------------------------------------------------------ data sets
 
 
-def _estimate(model: Model, question: Question, whole: Whole, as_json: bool) -> None:
-    """What a run would cost."""
-    from salience.data import source
-    from salience.runner import estimate
-    from salience.views.progress import duration
-    from salience.work import Checkpoint
+def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_json: bool) -> None:
+    """Print what a run would cost."""
+    check_model(model.model, **model.options)
+    source = source_of(str(data.data), asdict(data))
+    from salience.models.loading import Checkpoint
+    from salience.runs.driver import estimate
+    from salience.views.progress import counted, duration
 
-    found = estimate(
-        Checkpoint(model.model, model.options),
-        source(str(whole.data), **whole.columns),
-        question.chosen,
-        target=question.target,
-        against=question.against,
-        kind=question.kind,
-        limit=whole.limit,
-        **question.set(),
-    )
+    with counted("estimating", quiet=data.quiet) as report:
+        cost = estimate(
+            Checkpoint(model.model, model.options),
+            source,
+            question.chosen,
+            target=question.target,
+            against=question.against,
+            kind=question.kind,
+            limit=data.limit,
+            report=report,
+            **question.set(),
+        )
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found)))
+        click.echo(to_json(dataclasses.asdict(cost)))
         return
-    click.echo(f"{found.texts:,} texts, about {found.tokens:,} tokens")
-    click.echo(f"about {found.passes:,} passes of up to {found.budget:,} tokens")
-    click.echo(f"about {duration(found.seconds)} with one worker, and {found.bytes / 1e6:,.1f} MB on disk")
-    click.echo(f"measured on {found.sample} texts from all over the data")
+    click.echo(f"{cost.texts:,} texts, about {cost.tokens:,} tokens")
+    click.echo(f"about {cost.passes:,} passes of up to {cost.budget:,} tokens")
+    click.echo(f"about {duration(cost.seconds)} with one worker, and {cost.bytes / 1e6:,.1f} MB on disk")
+    click.echo(f"measured on a sample of {cost.sample} texts")
 
 
-def _explain_data(model: Model, question: Question, whole: Whole, as_json: bool) -> None:
-    from salience.data import source
-    from salience.runner import explain_data
-    from salience.work import Checkpoint
+def _explain_data(model: ModelOptions, question: Question, data: DataOptions, as_json: bool) -> None:
+    check_model(model.model, **model.options)
+    source = source_of(str(data.data), asdict(data))
+    from salience.models.loading import Checkpoint
+    from salience.runs.driver import explain_data
 
-    earlier = _finished(Path(str(whole.out)))
+    earlier = _finished(Path(str(data.out)))
     try:
-        with _reporter(as_json, whole.quiet) as report:
+        with _reporter(as_json, data.quiet) as report:
             run = explain_data(
                 Checkpoint(model.model, model.options),
-                source(str(whole.data), **whole.columns),
-                str(whole.out),
+                source,
+                str(data.out),
                 question.chosen,
                 target=question.target,
                 against=question.against,
                 kind=question.kind,
                 budget=model.budget,
                 report=report,
-                **whole.work,
+                **data.work,
                 **question.set(),
             )
     except KeyboardInterrupt:
-        if not whole.quiet:
-            click.echo("stopped; what is finished is kept, and the same command goes on from there", err=True)
+        if not data.quiet:
+            click.echo("Stopped. Finished parts are saved; run the same command to resume.", err=True)
         raise
     done = run.manifest["finished"]
     if as_json:
-        click.echo(json.dumps({"event": "finished", "run": str(whole.out), **done}))
-    elif not whole.quiet:
+        click.echo(to_json({"event": "finished", "run": str(data.out), **done}))
+    elif not data.quiet:
         rejected = (
             f"; {done['rejected']:,} rows rejected, see {run.path / 'rejected.jsonl'}" if done["rejected"] else ""
         )
-        cut = f"; {done['truncated']:,} texts were longer than the model can read" if done["truncated"] else ""
-        said = f"{whole.out} is complete already:" if done == earlier else f"explained into {whole.out}:"
-        click.echo(f"{said} {done['texts']:,} texts{cut}{rejected}", err=True)
+        cut = f"; {done['truncated']:,} truncated to the maximum length of the model" if done["truncated"] else ""
+        status = f"{data.out} is already complete:" if done == earlier else f"explained into {data.out}:"
+        click.echo(visible(f"{status} {done['texts']:,} texts{cut}{rejected}"), err=True)
 
 
 def _finished(folder: Path) -> object:
-    """How the run of a folder ended, if there is one and it has."""
-    from salience.runs import open_run
+    """How the run in a folder finished, if there is a finished run."""
+    from salience.runs.run import open_run
 
     return open_run(folder).manifest["finished"] if (folder / "manifest.json").is_file() else None
 

@@ -1,32 +1,97 @@
-"""Options that several commands share, each group of them gathered into one value."""
+"""Options shared by several commands; each group is passed to the command as one value."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import click
 
+from salience.core.settings import LARGEST, Fraction, Positive, Range, Seed, Share, described, fits, shortened
 from salience.errors import BadInput
+
+if TYPE_CHECKING:
+    from salience.data import Source
 
 Command = Callable[..., None]
 
 
-def examples(*lines: str) -> str:
-    """The foot of a command's help."""
+class Number(click.ParamType):
+    """A number that fits an annotation, checked and described like the settings of the methods."""
+
+    name = "number"
+
+    def __init__(self, hint: Any) -> None:
+        self.hint = hint
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        kind: type[int] | type[float] = get_args(self.hint)[0]
+        try:
+            number = kind(value)
+        except (ValueError, OverflowError):
+            number = None
+        if not fits(number, self.hint):
+            self.fail(f"{shortened(value)} is not {described(self.hint)}", param, ctx)
+        return number
+
+
+COUNT = Number(Annotated[int, Range(1, LARGEST)])
+SEED = Number(Seed)
+SHARE = Number(Share)
+FRACTION = Number(Fraction)
+POSITIVE = Number(Positive)
+ANY = Number(Annotated[float, Range(-inf)])
+EPOCHS = Number(Annotated[int, Range(1, 10_000)])
+"""Also the range of other numbers of trainings, such as seeds."""
+WORKERS = Number(Annotated[int, Range(1, 1024)])
+
+
+class Commands(click.Group):
+    """A group that refuses what its commands would take silently: an option given twice, and NUL characters."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if any("\0" in argument for argument in args):
+            raise click.UsageError("an argument holds a NUL character; leave it out", ctx)
+        if command is not None and not isinstance(command, click.Group):
+            _check_repeated(command, click.Context(command, parent=ctx, info_name=name), rest)
+        return name, command, rest
+
+
+ONE_PER_TEXT = ("pairs",)
+"""Options that may be given twice with the same value."""
+
+
+def _check_repeated(command: click.Command, context: click.Context, arguments: list[str]) -> None:
+    """Raise if an option that takes one value is given twice, or another one twice with the same value."""
+    values, _, order = command.make_parser(context).parse_args(list(arguments))
+    for option, times in Counter(p for p in order if isinstance(p, click.Option)).items():
+        if not option.multiple and not option.is_flag and times > 1:
+            raise click.UsageError(f"{option.opts[0]} is given twice; it takes one value", context)
+        given = Counter(values[str(option.name)]) if option.multiple and option.name not in ONE_PER_TEXT else Counter()
+        if twice := [value for value, count in given.items() if count > 1]:
+            raise click.UsageError(f"{option.opts[0]} {twice[0]} is given twice", context)
+
+
+def example_lines(*lines: str) -> str:
+    """The examples at the end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def gathered(group: type[Any], *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Options that reach a command as one value, named after its class. Each fills the field of its name."""
+    """Pass options to a command as one value of the class ``group``. Each option fills the field of its name."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def run(**given: Any) -> None:
-            value = group(**{field.name: given.pop(field.name) for field in fields(group)})
-            command(**given, **{group.__name__.lower(): value})
+        def run(**values: Any) -> None:
+            value = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            command(**values, **{group.__name__.removesuffix("Options").lower(): value})
 
         for option in reversed(options):
             run = option(run)
@@ -35,8 +100,8 @@ def gathered(group: type[Any], *options: Callable[[Any], Any]) -> Callable[[Comm
     return decorate
 
 
-def given(context: click.Context, group: type[Any]) -> list[str]:
-    """The options of a group that stand on the command line."""
+def given_options(context: click.Context, group: type[Any]) -> list[str]:
+    """The options of a group that were passed on the command line."""
     names = {field.name for field in fields(group)}
     return [
         parameter.opts[0]
@@ -47,8 +112,8 @@ def given(context: click.Context, group: type[Any]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """Which model, and how it is loaded."""
+class ModelOptions:
+    """Which model to use, and how to load it."""
 
     model: str
     task: str | None
@@ -61,31 +126,67 @@ class Model:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What :func:`salience.load` takes beside the name."""
+        """The arguments of :func:`salience.load` other than the name."""
         names = ("task", "device", "dtype", "revision", "allow_pickle", "trust_remote_code")
         return {name: getattr(self, name) for name in names}
 
 
+DEVICE = click.option("--device", help="Device, such as cpu or cuda.  [default: cpu]")
+DTYPE = click.option(
+    "--dtype", default="float32", show_default=True, help="Data type of the weights, such as bfloat16."
+)
+REVISION = click.option("--revision", metavar="NAME", help="Revision of a Hugging Face model.")
+TRUST = click.option(
+    "--trust-remote-code", is_flag=True, help="Run code shipped with the model. Use only if you trust it."
+)
+SETTINGS = click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Setting of all methods that have it; METHOD.KEY=VALUE for one method.",
+)
+
 model = gathered(
-    Model,
-    click.option("--model", default="sentiment", show_default=True, help="Bundled name, folder or Hugging Face name."),
-    click.option("--task", metavar="TASK", help="classify or generate, where the checkpoint does not tell."),
-    click.option("--device", help="Such as cpu or cuda.  [default: cpu]"),
-    click.option("--dtype", default="float32", show_default=True, help="Of the weights, such as bfloat16."),
-    click.option("--revision", metavar="NAME", help="The version of a Hugging Face model."),
+    ModelOptions,
     click.option(
-        "--budget", type=click.IntRange(min=1), metavar="N", help="Tokens per pass.  [default: found by itself]"
+        "--model", default="sentiment", show_default=True, help="Bundled model, folder or Hugging Face model."
     ),
+    click.option("--task", metavar="TASK", help="classify or generate, if the checkpoint is ambiguous."),
+    DEVICE,
+    DTYPE,
+    REVISION,
+    click.option("--budget", type=COUNT, metavar="N", help="Maximum tokens per pass.  [default: auto]"),
     click.option(
-        "--allow-pickle", is_flag=True, help="Open pickled weights, which can run code. Only if you trust them."
+        "--allow-pickle", is_flag=True, help="Load pickled weights, which can run code. Use only if you trust them."
     ),
-    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."),
+    TRUST,
 )
 
 
 @dataclass(frozen=True, slots=True)
+class LoadingOptions:
+    """How to load a model that is to be trained."""
+
+    device: str | None
+    dtype: str
+    revision: str | None
+    trust_remote_code: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of :func:`salience.models.load_to_train` that were set, and the device."""
+        usual = {"dtype": "float32", "revision": None, "trust_remote_code": False}
+        given = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        return {"device": self.device, **given}
+
+
+loading = gathered(LoadingOptions, DEVICE, DTYPE, REVISION, TRUST)
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """What is explained, and by which methods."""
+    """What to explain, and by which methods."""
 
     methods: tuple[str, ...]
     target: str | None
@@ -100,64 +201,88 @@ class Question:
         return self.methods or ("integrated_gradients",)
 
     def set(self) -> dict[str, Any]:
-        """The settings; a seed only where a method draws at random, since the others need none."""
-        from salience.methods import find
-        from salience.settings import settings_of
+        """The settings; the seed is included only if a method uses one."""
+        from salience.core.settings import settings_of
+        from salience.explanations.explainer import prepare
+        from salience.methods import find_method
 
-        found = {} if self.layer is None else {"layer": _value(self.layer)}
-        found |= pairs(self.settings)
-        if self.seed is not None and any("seed" in settings_of(find(name)) for name in self.chosen):
-            found = {"seed": self.seed} | found
-        return found
+        settings = {} if self.layer is None else {"layer": _value(self.layer)}
+        settings |= pairs(self.settings)
+        if self.seed is not None and any("seed" in settings_of(find_method(name)) for name in self.chosen):
+            settings = {"seed": self.seed} | settings
+        prepare(self.chosen, settings)  # rejects unknown settings, which could be mistaken for other arguments
+        return settings
 
 
 question = gathered(
     Question,
     click.option(
-        "--method", "methods", metavar="NAME", multiple=True, help="May be repeated. [default: integrated_gradients]"
+        "--method",
+        "methods",
+        metavar="NAME",
+        multiple=True,
+        help="Method; may be repeated.  [default: integrated_gradients]",
     ),
-    click.option("--target", metavar="LABEL", help="The label to explain.  [default: the predicted one]"),
-    click.option("--against", metavar="LABEL", help="Explain the target's lead over this label."),
+    click.option("--target", metavar="LABEL", help="Label to explain.  [default: the predicted label]"),
+    click.option("--against", metavar="LABEL", help="Explain the difference between the target and this label."),
     click.option(
         "--kind",
         type=click.Choice(["logit", "probability", "log_probability"]),
         default="logit",
         show_default=True,
-        help="The scale of the explained number.",
+        help="Scale of the explained value.",
     ),
-    click.option(
-        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A method's setting; METHOD.KEY=VALUE for one."
-    ),
-    click.option("--layer", metavar="N|all", help="The layer to explain, or all of them."),
-    click.option("--seed", type=int, help="For methods that draw at random.  [default: 0]"),
+    SETTINGS,
+    click.option("--layer", metavar="N|all", help="Layer to explain, or all layers."),
+    click.option("--seed", type=SEED, help="Seed of randomised methods.  [default: 0]"),
 )
 
 
-def pairs(given: Iterable[str]) -> dict[str, Any]:
-    """KEY=VALUE options as settings."""
-    return dict(map(_pair, given))
+def pairs(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse KEY=VALUE options into settings."""
+    parsed = list(map(_pair, texts))
+    if twice := [key for key, count in Counter(key for key, _ in parsed).items() if count > 1]:
+        raise BadInput(f"--set {twice[0]} is given twice; it takes one value")
+    return dict(parsed)
+
+
+RESERVED = (
+    "address", "budget", "data", "engine", "erase", "explained", "kind", "limit", "max_rejected", "method", "metrics",
+    "model", "out", "pair_column", "report", "rows_per_part", "seed", "target", "text_column", "workers",
+)  # fmt: skip
+"""Arguments of :func:`salience.evaluate` and ``evaluate_data`` that a setting of a method could be mistaken for."""
+
+
+def evaluation_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse the settings of an evaluation: KEY=VALUE of methods, METHOD.KEY=VALUE or METRIC.KEY=VALUE."""
+    settings = pairs(texts)
+    if taken := [name for name in settings if name in RESERVED]:
+        name = taken[0]
+        raise BadInput(f"--set {name} is ambiguous; use METHOD.{name}=... for a method, or the option of that name")
+    return settings
 
 
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise BadInput(f"--set {text!r} is not of the form key=value")
+    if not (key.strip() and equals):
+        raise BadInput(f"--set {text!r} is not of the form key=value; use, for example, --set samples=100")
     return key.strip(), _value(value)
 
 
 def _value(text: str) -> Any:
-    """JSON where it is JSON, otherwise the string itself."""
+    """Parse JSON; anything else is kept as a string."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Where and how explanations appear."""
+    """Where and how explanations are shown."""
 
     level: str
+    view: str
     as_json: bool
     html: Path | None
     png: Path | None
@@ -166,7 +291,7 @@ class Display:
 
     @property
     def files(self) -> list[tuple[str, Path]]:
-        """Pages and pictures to be written, by kind."""
+        """The files to write, by kind."""
         named = (("html", self.html), ("png", self.png), ("svg", self.svg))
         return [(kind, path) for kind, path in named if path is not None]
 
@@ -174,28 +299,42 @@ class Display:
 display = gathered(
     Display,
     click.option(
-        "--level", type=click.Choice(["word", "token"]), default="word", show_default=True, help="What is shown."
+        "--level",
+        type=click.Choice(["word", "token"]),
+        default="word",
+        show_default=True,
+        help="Show words, or the tokens of the model.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="One JSON object per text and method, a line each."),
-    click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page."),
-    click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a picture."),
-    click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write a scalable picture."),
-    click.option("--no-color", "plain", is_flag=True, help="Mark words by + and - instead of colours."),
+    click.option(
+        "--view",
+        type=click.Choice(["text", "bar", "waterfall"]),
+        default="text",
+        show_default=True,
+        help="Coloured text, bars of all scores, or the sum of the scores step by step.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object per text and method, one per line."),
+    click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML page."),
+    click.option("--png", metavar="FILE", type=click.Path(path_type=Path), help="Write a PNG image."),
+    click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write an SVG image."),
+    click.option("--no-color", "plain", is_flag=True, help="Mark words with + and - instead of colours."),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole data set, and how it is worked on."""
+class DataOptions:
+    """A data set, and how to process it."""
 
     data: str | None
     out: Path | None
     text_column: str
     pair_column: str | None
     id_column: str | None
+    label_column: str | None
     target_column: str | None
+    keep: tuple[str, ...]
     split: str | None
     subset: str | None
+    delimiter: str | None
     limit: int | None
     rows_per_part: int
     max_rejected: float
@@ -206,48 +345,71 @@ class Whole:
     quiet: bool
 
     @property
-    def columns(self) -> dict[str, Any]:
-        """What :func:`salience.data.source` takes beside the name."""
-        return {
-            "text": self.text_column,
-            "pair": self.pair_column,
-            "id": self.id_column,
-            "label": self.target_column,
-            "split": self.split,
-            "subset": self.subset,
-        }
-
-    @property
     def work(self) -> dict[str, Any]:
-        """What :func:`salience.explain_data` takes beside the question."""
+        """The arguments of :func:`salience.explain_data` that control the run."""
         names = ("engine", "address", "rows_per_part", "max_rejected", "limit")
         return {"workers": self.workers or "auto", **{name: getattr(self, name) for name in names}}
 
 
-whole = gathered(
-    Whole,
-    click.option("--data", metavar="DATA", help="A whole data set: a file, folder, glob, or the name of a data set."),
-    click.option("--out", metavar="RUN", type=click.Path(path_type=Path), help="The folder for the run over --data."),
+DELIMITER = click.option(
+    "--delimiter", metavar="CHAR", help="Separator of the fields of CSV files, such as ';'.  [default: a comma]"
+)
+
+data_options = gathered(
+    DataOptions,
+    click.option("--data", metavar="DATA", help="Data set to explain: a file, folder, glob or Hugging Face dataset."),
+    click.option("--out", metavar="RUN", type=click.Path(path_type=Path), help="Run folder to write --data into."),
+    click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts."),
+    click.option("--pair-column", metavar="NAME", help="Column of the second text of sentence pairs."),
+    click.option("--id-column", metavar="NAME", help="Column of the ids.  [default: the row number]"),
+    click.option("--label-column", metavar="NAME", help="Column of the true labels, to keep with the explanations."),
+    click.option("--target-column", metavar="NAME", help="Column of the label to explain."),
+    click.option("--keep", metavar="NAME", multiple=True, help="Other column to keep; may be repeated."),
+    click.option("--split", metavar="NAME", help="Split of a Hugging Face dataset, such as train."),
+    click.option("--subset", metavar="NAME", help="Configuration of a Hugging Face dataset."),
+    DELIMITER,
+    click.option("--limit", type=COUNT, metavar="N", help="Explain only the first N texts; a run can continue later."),
     click.option(
-        "--text-column", default="text", show_default=True, metavar="NAME", help="Where --data has its texts."
+        "--rows-per-part", type=COUNT, default=1000, show_default=True, metavar="N", help="Rows per output file."
     ),
-    click.option("--pair-column", metavar="NAME", help="Where it has the second texts of pairs."),
-    click.option("--id-column", metavar="NAME", help="Where it has ids.  [default: the row's number]"),
-    click.option("--target-column", metavar="NAME", help="Where it has the label to explain of each text."),
-    click.option("--split", metavar="NAME", help="The split of a data set by name, such as train."),
-    click.option("--subset", metavar="NAME", help="The configuration of a data set by name."),
-    click.option("--limit", type=int, metavar="N", help="Only the first N rows; more of them at a later start."),
     click.option(
-        "--rows-per-part", type=int, default=1000, show_default=True, metavar="N", help="Rows of a part file."
-    ),
-    click.option(
-        "--max-rejected", type=float, default=0.1, show_default=True, help="Share of bad rows that is let pass."
+        "--max-rejected", type=FRACTION, default=0.1, show_default=True, help="Allowed share of invalid rows."
     ),
     click.option("--engine", default="local", show_default=True, metavar="ENGINE", help="local, or ray for a cluster."),
     click.option(
-        "--workers", type=int, metavar="N", help="Processes, or actors on a cluster.  [default: as many as pay]"
+        "--workers",
+        type=WORKERS,
+        metavar="N",
+        help="Number of processes, or of actors on a cluster.  [default: auto]",
     ),
-    click.option("--address", metavar="ADDRESS", help="The Ray cluster.  [default: one on this machine]"),
-    click.option("--dry-run", is_flag=True, help="Tell what the run would cost, from a few texts, and stop."),
-    click.option("--quiet", is_flag=True, help="No progress."),
+    click.option("--address", metavar="ADDRESS", help="Address of the Ray cluster.  [default: this machine]"),
+    click.option("--dry-run", is_flag=True, help="Estimate the cost of the run from a few texts, and exit."),
+    click.option("--quiet", is_flag=True, help="Do not show progress."),
 )
+
+
+def source_of(name: str | Path, options: Mapping[str, Any], *, labelled: bool = True) -> "Source":
+    """A data set with the columns that the options name; without labels and rationales if not ``labelled``."""
+    from salience.data import source
+
+    return source(
+        name,
+        text=options.get("text_column") or "text",
+        pair=options.get("pair_column"),
+        id=options.get("id_column"),
+        label=options.get("label_column") if labelled else None,
+        rationale=options.get("rationale_column") if labelled else None,
+        spans=options.get("spans") or "characters",
+        delimiter=options.get("delimiter"),
+        split=options.get("split"),
+        subset=options.get("subset"),
+        target=options.get("target_column"),
+        keep=options.get("keep") or (),
+    )
+
+
+def sample_source() -> "Source":
+    """The bundled sentences with their rationales, as a data set."""
+    from salience.models import sample_file
+
+    return source_of(sample_file(), {"id_column": "id", "rationale_column": "rationale_spans"})

@@ -1,101 +1,138 @@
-"""Where explanations go: the terminal, JSON lines, a page or a picture."""
+"""Writes explanations to the terminal, as JSON Lines, as a page or as an image."""
 
-import json
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from salience.cli.options import Display
+from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
     from rich.table import Table
 
-    from salience.explanation import Explanation
+    from salience.explanations.explanation import Explanation
 
-Show = Callable[..., None]
-"""Called with the explanations of one text, and with the text's id where it has one."""
+Show = Callable[[Sequence["Explanation"]], None]
+"""Called with the explanations of one text."""
 
 
 @contextmanager
 def sink(display: Display) -> Generator[Show]:
-    """Where explanations go, text by text. A file is opened before the work starts and complete when it ends."""
-    if display.as_json + len(display.files) > 1:
-        raise BadInput("choose one of --json, --html, --png and --svg")
-    if display.files:
-        kind, path = display.files[0]
-        with written(path) as file:
-            kept: list[Explanation] = []
-            yield lambda row, _=None: kept.extend(row)
-            file.write(_document(kind, kept, display.level))
-        click.echo(f"wrote {path}", err=True)
-    else:
-        yield _print_json if display.as_json else _terminal(display.level, display.plain)
+    """Show explanations text by text. Files are opened before the work starts and appear once they are complete."""
+    check_distinct([path for _, path in display.files])
+    printed = _print_json if display.as_json else None if display.files else _terminal(display)
+    kept: list[Explanation] = []
+
+    def show(row: "Sequence[Explanation]") -> None:
+        if printed is not None:
+            printed(row)
+        if display.files:
+            kept.extend(row)
+
+    with ExitStack() as stack:
+        files = [(kind, stack.enter_context(written(path))) for kind, path in display.files]
+        yield show
+        for kind, file in files:
+            file.write(_document(kind, kept, display))
+    for _, path in display.files:
+        click.echo(visible(f"wrote {path}"), err=True)
+
+
+def check_distinct(paths: "Sequence[Path]") -> None:
+    """Raise if two outputs would be written to one file."""
+    if twice := [path for place, path in enumerate(paths) if path.resolve() in {p.resolve() for p in paths[:place]}]:
+        raise BadInput(f"{twice[0]} is named for two outputs; give each its own file")
 
 
 def print_points(sentences: Iterable[str]) -> None:
-    """One below the other."""
+    """Print sentences as a bulleted list, wrapped between words to the width of the terminal."""
+    from rich.console import Console
+
+    width = Console().width
     for sentence in sentences:
-        click.echo(f"• {sentence}")
+        for line in wrap(
+            visible(f"• {sentence}"), width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        ):
+            click.echo(line)
 
 
-def _print_json(explanations: "Sequence[Explanation]", name: str | None = None) -> None:
+def _print_json(explanations: "Sequence[Explanation]") -> None:
     for e in explanations:
-        line = e.to_dict() if name is None else {"id": name, **e.to_dict()}
-        click.echo(json.dumps(line, ensure_ascii=False))
+        click.echo(to_json(e.to_dict()))
 
 
-def _document(kind: str, explanations: "Sequence[Explanation]", level: str) -> bytes:
+def _document(kind: str, explanations: "Sequence[Explanation]", display: Display) -> bytes:
     if kind == "html":
         from salience.views.html import page
 
-        return page(explanations, level=level).encode()
+        return page(explanations, level=display.level, view=display.view).encode()
     from salience.views.charts import picture
 
-    return picture(explanations, kind, level=level)
+    return picture(explanations, kind, level=display.level, view=display.view)
 
 
-def _terminal(level: str, plain: bool) -> Show:
+def _terminal(display: Display) -> Show:
     from rich.console import Console
 
     from salience.views import terminal
 
-    console = Console(no_color=True if plain else None, highlight=False, emoji=False, markup=False, soft_wrap=False)
+    console = Console(
+        no_color=True if display.plain else None, highlight=False, emoji=False, markup=False, soft_wrap=False
+    )
     colour, ground = terminal.coloured(console), terminal.ground(os.environ)
 
-    def show(row: "Sequence[Explanation]", _: str | None = None) -> None:
-        console.print(terminal.render(row, level=level, colour=colour, ground=ground, width=console.width))
+    def show(row: "Sequence[Explanation]") -> None:
+        shown = terminal.render(
+            row, level=display.level, view=display.view, colour=colour, ground=ground, width=console.width
+        )
+        console.print(shown)
 
     return show
 
 
 def print_wide(table: "Table") -> None:
-    """Print a table as wide as it needs to be: a number that is cut is no number."""
+    """Print a table at its full width, so that no number is cut off. Characters that a terminal obeys are visible."""
     from rich.console import Console
 
     needed = Console(width=10_000).measure(table).maximum
-    Console(width=max(Console().width, needed)).print(table)
+    console = Console(width=max(Console().width, needed))
+    console.print(_Visible(table))
+
+
+class _Visible:
+    """A table in which control characters are made visible after its layout."""
+
+    def __init__(self, table: "Table") -> None:
+        self.table = table
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Segment]":
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self.table, options):
+            yield Segment(text if control else visible(text), style, control)
 
 
 @contextmanager
 def written(path: Path) -> Generator[IO[bytes]]:
-    """A file that appears under its name only when it is complete."""
+    """Open a file that appears under its name only once it is complete."""
+    check_place(path)
+    from salience.core.files import complete
+
+    with complete(path) as file:
+        yield file
+
+
+def check_place(path: Path) -> None:
+    """Raise BadInput if there can be no file of that name."""
     if path.is_dir():
-        raise BadInput(f"{path} is a folder; give the name of a file in it")
+        raise BadInput(f"{path} is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise BadInput(f"the folder {path.parent} does not exist; create it first")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        file = part.open("xb")
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        with file:
-            yield file
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

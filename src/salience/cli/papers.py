@@ -1,6 +1,5 @@
-"""``salience paper``: a paper's protocol, with its published numbers beside ours where it has any."""
+"""``salience paper``: runs the protocol of a paper, with the published numbers beside ours where available."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -10,99 +9,157 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from salience.cli.checks import check_model
 from salience.cli.evaluate import table
-from salience.cli.options import Model, examples, model
+from salience.cli.options import (
+    COUNT,
+    DELIMITER,
+    POSITIVE,
+    SEED,
+    SETTINGS,
+    WORKERS,
+    Commands,
+    LoadingOptions,
+    ModelOptions,
+    evaluation_settings,
+    example_lines,
+    loading,
+    model,
+    pairs,
+    source_of,
+)
 from salience.cli.output import print_points
+from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
-    from salience.lessons import Example
+    from salience.data.examples import Example
 
-SIZE = click.option("--size", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
-OUT = click.option(
-    "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where all of it goes."
+SIZE = click.option(
+    "--size",
+    type=click.Choice(["quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="quick takes minutes; full follows the paper.",
 )
+OUT = click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Output folder.")
 
 
 @click.group(
-    epilog=examples(
+    cls=Commands,
+    epilog=example_lines(
         "salience paper sallm --model my-encoder --train sst5.jsonl --validation dev.jsonl --test test.jsonl --out out",
         "salience paper layer_saliency --data sst2=test.jsonl --out out",
         "salience paper elephant --data sst2=test.jsonl --out out",
-    )
+    ),
 )
 def paper() -> None:
-    """Run a paper's protocol on your model and data."""
+    """Run the protocol of a paper on your own model and data."""
 
 
 @paper.command(
-    epilog=examples(
+    epilog=example_lines(
         "salience paper sallm --model my-encoder --train sst5.jsonl --validation dev.jsonl --test test.jsonl --out out",
-        "salience paper sallm ... --size full --workers 2      (hours; stopped, it goes on)",
+        "salience paper sallm ... --size full --workers 2      (hours; can be resumed)",
         "salience paper sallm ... --other imdb=imdb.jsonl",
     )
 )
-@click.option("--model", required=True, help="The pretrained model to start from.")
-@click.option("--train", required=True, metavar="DATA")
-@click.option("--validation", required=True, metavar="DATA")
-@click.option("--test", required=True, metavar="DATA")
-@click.option("--other", "others", metavar="NAME=DATA", multiple=True, help="Test data of another domain.")
-@click.option("--text-column", default="text", show_default=True, metavar="NAME")
-@click.option("--label-column", default="label", show_default=True, metavar="NAME")
+@click.option("--model", required=True, help="Pretrained model to start from.")
+@click.option("--train", required=True, metavar="DATA", help="Training data.")
+@click.option("--validation", required=True, metavar="DATA", help="Validation data.")
+@click.option("--test", required=True, metavar="DATA", help="Test data.")
+@click.option(
+    "--other", "others", metavar="NAME=DATA", multiple=True, help="Test data from another domain; may be repeated."
+)
+@click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts.")
+@click.option("--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels.")
 @OUT
 @SIZE
-@click.option("--method", default="input_x_gradient", show_default=True, help="The explanations.")
-@click.option("--rate", type=float, default=2e-5, show_default=True, help="The learning rate.")
-@click.option("--device", help="Such as cpu or cuda.  [default: cpu]")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Trainings at a time.")
-@click.option("--quiet", is_flag=True, help="No progress.")
-def sallm(**given: Any) -> None:
-    """SalLM: attention taught by explanations, four variants over several seeds."""
+@click.option(
+    "--method", default="input_x_gradient", show_default=True, help="Method that explains the training texts."
+)
+@SETTINGS
+@DELIMITER
+@click.option("--rate", type=POSITIVE, default=2e-5, show_default=True, help="Learning rate.")
+@click.option(
+    "--workers",
+    type=WORKERS,
+    default=1,
+    show_default=True,
+    help="Number of models trained in parallel.",
+)
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
+@loading
+def sallm(loading: LoadingOptions, **options: Any) -> None:
+    """SalLM: train attention with explanations.
+
+    Four variants are trained over several seeds.
+    """
     from salience.papers import reports
-    from salience.papers.sallm import SIZES, compared, looked, markdown, run
-    from salience.teaching import Telling
-    from salience.train import Recipe
+    from salience.papers.sallm import SIZES, comparison_table, looked, markdown, run
+    from salience.training.distillation import Callbacks
+    from salience.training.loop import Recipe
     from salience.views.progress import stages
 
-    with stages(sys.stderr.isatty() and not given["quiet"]) as bar:
-        say = (lambda _: None) if given["quiet"] else bar.say
-        telling = Telling() if given["quiet"] else Telling(step=bar.step, explained=bar.explained)
+    with stages(sys.stderr.isatty() and not options["quiet"]) as bar:
+        say = (lambda _: None) if options["quiet"] else bar.say
+        callbacks = Callbacks() if options["quiet"] else Callbacks(step=bar.step, explained=bar.explained)
         result = run(
-            given["model"],
-            _source(given["train"], given),
-            _source(given["validation"], given),
-            _source(given["test"], given),
-            given["out"],
-            size=SIZES[given["size"]],
-            others={name: _source(data, given) for name, data in map(_named, given["others"])},
-            recipe=Recipe(rate=given["rate"]),
-            method=given["method"],
-            workers=given["workers"],
-            device=given["device"],
+            options["model"],
+            source_of(options["train"], options),
+            source_of(options["validation"], options),
+            source_of(options["test"], options),
+            options["out"],
+            size=SIZES[options["size"]],
+            others={name: source_of(data, options) for name, data in map(_named, options["others"])},
+            recipe=Recipe(rate=options["rate"]),
+            method=options["method"],
+            settings=pairs(options["settings"]),
+            workers=options["workers"],
             say=say,
-            telling=telling,
+            callbacks=callbacks,
+            **loading.options,
         )
-    tables = "\n\n".join(markdown(one) for one in (compared(result), looked(result)))
-    _write(given["out"], {"tables.md": f"{tables}\n", "report.html": reports.sallm(result)})
+    tables = "\n\n".join(markdown(one) for one in (comparison_table(result), looked(result)))
+    _write(options["out"], {"tables.md": f"{tables}\n", "report.html": reports.sallm(result)})
     click.echo(tables)
-    click.echo(f"λ = {result.chosen['weight']:g} and a share of {result.chosen['share']:g} were best on validation")
-    _told(given)
+    click.echo(f"λ = {result.chosen['weight']:g} and share = {result.chosen['share']:g} were best on validation data")
+    _report_path(options)
 
 
 def _comparing(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of papers that compare methods."""
+    """Add the options of the papers that compare methods."""
     for option in (
-        click.option("--quiet", is_flag=True, help="No progress."),
-        click.option("--limit", type=click.IntRange(1), metavar="N", help="N texts of each, not those of the size."),
+        click.option("--quiet", is_flag=True, help="Do not show progress."),
+        SETTINGS,
+        click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sign flips in the tests."),
+        DELIMITER,
+        click.option(
+            "--limit",
+            type=COUNT,
+            metavar="N",
+            help="Use N texts of each data set, instead of the number set by --size.",
+        ),
         SIZE,
         OUT,
         click.option(
-            "--spans", type=click.Choice(["characters", "words", "sentiments"]), default="characters", show_default=True
+            "--spans",
+            type=click.Choice(["characters", "words", "sentiments"]),
+            default="characters",
+            show_default=True,
+            help="Units of the rationales.",
         ),
-        click.option("--rationale-column", metavar="NAME", help="What people have marked, where a data set has it."),
-        click.option("--label-column", metavar="NAME", help="Labels, which sentiments of words are held against."),
-        click.option("--text-column", default="text", show_default=True, metavar="NAME"),
-        click.option("--data", "sets", required=True, metavar="NAME=DATA", multiple=True, help="May be repeated."),
+        click.option("--rationale-column", metavar="NAME", help="Column of the human rationales, if any."),
+        click.option("--label-column", metavar="NAME", help="Column of the labels, for --spans sentiments."),
+        click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts."),
+        click.option(
+            "--data",
+            "sets",
+            required=True,
+            metavar="NAME=DATA",
+            multiple=True,
+            help="Data set with its name; may be repeated.",
+        ),
     ):
         command = option(command)
     return model(command)
@@ -110,7 +167,7 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
 
 @paper.command(
     "layer_saliency",
-    epilog=examples(
+    epilog=example_lines(
         "salience paper layer_saliency --data sst2=test.jsonl --out out",
         "salience paper layer_saliency --data sst2=test.jsonl --rationale-column token_sentiment --spans sentiments "
         "--label-column label --size full --out out",
@@ -118,84 +175,110 @@ def _comparing(command: Callable[..., None]) -> Callable[..., None]:
     ),
 )
 @_comparing
-@click.option("--head", metavar="HEAD", help="Of a language model: a checkpoint, a file, or `fit`.  [default: its own]")
-def layer_saliency(model: Model, **given: Any) -> None:
-    """Decoded layer saliency: every layer against other methods."""
+@click.option(
+    "--head", metavar="HEAD", help="Language model head: a checkpoint, a file, or `fit`.  [default: that of the model]"
+)
+def layer_saliency(model: ModelOptions, **options: Any) -> None:
+    """Decoded layer saliency: compare all layers.
+
+    Every layer is compared with other methods.
+    """
+    _check(model, options)
     from salience.papers import reports
     from salience.papers.layer_saliency import SIZES, run
 
-    found: list[Any] = []
-    for one in _measured(model, given, SIZES, partial(run, head=given["head"])):
-        found.append(one)
+    comparisons: list[Any] = []
+    for one in _measured(model, options, SIZES, partial(run, head=options["head"])):
+        comparisons.append(one)
         facts = [
             _facts(each.comparison) | {"chosen": each.chosen, "coherence": list(map(asdict, each.coherence))}
-            for each in found
+            for each in comparisons
         ]
-        _write(given["out"], {"result.json": json.dumps(facts, indent=1), "report.html": reports.layer_saliency(found)})
-        _printed(one.comparison)
-        click.echo(f"layer_saliency chooses layer {one.chosen} by itself")
-    _told(given)
+        _write(
+            options["out"],
+            {"result.json": to_json(facts, indent=1), "report.html": reports.layer_saliency(comparisons)},
+        )
+        _print(one.comparison)
+        click.echo(f"layer_saliency chooses layer {one.chosen} by default")
+    _report_path(options)
 
 
-@paper.command(epilog=examples("salience paper elephant --data sst2=test.jsonl --out out"))
+@paper.command(epilog=example_lines("salience paper elephant --data sst2=test.jsonl --out out"))
 @_comparing
-def elephant(model: Model, **given: Any) -> None:
-    """The elephant in the interpretability room: attention against saliency methods."""
+def elephant(model: ModelOptions, **options: Any) -> None:
+    """Compare attention with saliency methods.
+
+    From "The elephant in the interpretability room".
+    """
+    _check(model, options)
     from salience.papers import reports
     from salience.papers.elephant import SIZES, answer, run
 
-    found: list[Any] = []
-    for one in _measured(model, given, SIZES, run):
-        found.append(one)
-        facts = json.dumps([_facts(each) for each in found], indent=1)
-        _write(given["out"], {"result.json": facts, "report.html": reports.elephant(found)})
-        _printed(one)
-        print_points(answer(one.found))
-    _told(given)
+    comparisons: list[Any] = []
+    for one in _measured(model, options, SIZES, run):
+        comparisons.append(one)
+        facts = to_json([_facts(each) for each in comparisons], indent=1)
+        _write(options["out"], {"result.json": facts, "report.html": reports.elephant(comparisons)})
+        _print(one)
+        print_points(answer(one.evaluation))
+    _report_path(options)
 
 
-def _measured(model: Model, given: dict[str, Any], sizes: dict[str, int], run: Callable[..., Any]) -> Iterator[Any]:
-    """What a paper's protocol finds on each data set, as it is done."""
+def _check(model: ModelOptions, options: dict[str, Any]) -> None:
+    """Raise for a model or data that does not exist, before the imports that take seconds."""
+    for one in options["sets"]:
+        source_of(_named(one)[1], options)
+    check_model(model.model, **model.options)
+
+
+def _measured(
+    model: ModelOptions, options: dict[str, Any], sizes: dict[str, int], run: Callable[..., Any]
+) -> Iterator[Any]:
+    """Run the protocol of a paper on each data set, and yield each result as it is done."""
     from salience.models import load
     from salience.views.progress import counted
 
+    settings = evaluation_settings(options["settings"])
     loaded = load(model.model, **model.options)
-    for name, some in _sets(given, sizes):
-        with counted(name, quiet=given["quiet"]) as report:
-            found = run(loaded, name, some, report=report)
-        yield found
+    loaded.executor.budget = model.budget or loaded.executor.budget
+    for name, texts in _sets(options, sizes):
+        with counted(name, quiet=options["quiet"]) as report:
+            result = run(loaded, name, texts, report=report, seed=options["seed"], **settings)
+        yield result
 
 
-def _sets(given: dict[str, Any], sizes: dict[str, int]) -> "list[tuple[str, list[Example]]]":
-    """The texts of each data set, at even distances where there are more than the size asks for."""
-    from salience.guards import sampled
-    from salience.lessons import examples as read
+def _sets(options: dict[str, Any], sizes: dict[str, int]) -> "list[tuple[str, list[Example]]]":
+    """The texts of each data set, sampled at even intervals if there are more than requested."""
+    from salience.data.examples import examples as read
+    from salience.data.examples import sampled
 
-    named = [_named(one) for one in given["sets"]]
-    count = given["limit"] or sizes[given["size"]]
-    return [(name, sampled(read(_source(data, given)), count)) for name, data in named]
+    named = [_named(one) for one in options["sets"]]
+    count = options["limit"] or sizes[options["size"]]
+    return [(name, sampled(read(source_of(data, options)), count)) for name, data in named]
 
 
-def _printed(one: Any) -> None:
-    from salience.verdict import advice
+def _print(one: Any) -> None:
+    from salience.evaluation.advice import advice
 
-    table(one.found)
-    print_points(advice(one.found))
+    table(one.evaluation)
+    print_points(advice(one.evaluation))
     for name, why in one.left_out.items():
-        click.echo(f"left out: {name}. {why}")
+        click.echo(visible(f"left out: {name}. {why}"))
 
 
 def _facts(one: Any) -> dict[str, Any]:
-    from salience.views.evaluation import to_json
+    import json
 
-    facts = json.loads(to_json(one.found))
+    from salience.views.evaluation import to_json as evaluation_json
+
+    facts = json.loads(evaluation_json(one.evaluation))
     for cell in facts["cells"]:
         del cell["values"]
     return {"data": one.data, "seconds": dict(one.seconds), "left_out": dict(one.left_out), **facts}
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    from salience.runs import complete
+    from salience.core.files import complete
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -203,25 +286,13 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             file.write(text.encode())
 
 
-def _told(given: dict[str, Any]) -> None:
-    if not given["quiet"]:
-        click.echo(f"the report is in {given['out'] / 'report.html'}", err=True)
+def _report_path(options: dict[str, Any]) -> None:
+    if not options["quiet"]:
+        click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)
 
 
 def _named(text: str) -> tuple[str, str]:
     name, equals, data = text.partition("=")
     if not (name and equals):
-        raise BadInput(f"{text!r} is not of the form NAME=DATA")
+        raise BadInput(f"{text!r} is not of the form NAME=DATA; use, for example, sst2=test.jsonl")
     return name, data
-
-
-def _source(name: str, given: dict[str, Any]) -> Any:
-    from salience.data import source
-
-    return source(
-        name,
-        text=given["text_column"],
-        label=given["label_column"],
-        rationale=given.get("rationale_column"),
-        spans=given.get("spans", "characters"),
-    )

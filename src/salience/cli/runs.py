@@ -1,52 +1,144 @@
-"""``salience show`` and ``salience export``: what a run folder holds."""
+"""``salience show``, ``salience summary`` and ``salience export``: read a run folder."""
 
-from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from salience.cli.options import Display, display, examples
-from salience.cli.output import sink
-from salience.errors import BadInput
+from salience.cli.options import COUNT, SHARE, Display, display, example_lines
+from salience.cli.output import check_place, sink, written
+from salience.core.characters import to_json
+from salience.errors import BadInput, unknown
+
+if TYPE_CHECKING:
+    from salience.runs.run import Run
+    from salience.runs.summary import Summary
 
 
 @click.command(
-    epilog=examples(
-        "salience show run", "salience show run --first 3 --json", "salience show run --id r17 --html r17.html"
+    epilog=example_lines(
+        "salience show run",
+        "salience show run --first 3 --json",
+        "salience show run --id r17 --html r17.html",
+        "salience show run --wrong --sort -confidence      (the most confident mistakes)",
+        "salience show run --label negative --sort disagreement",
     )
 )
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--first", type=int, default=10, show_default=True, metavar="N", help="How many texts.")
-@click.option("--id", "ids", metavar="ID", multiple=True, help="Only the text of this id; may be repeated.")
-@click.option("--method", "columns", metavar="NAME", multiple=True, help="Only this method's scores; may be repeated.")
+@click.option("--first", type=COUNT, default=10, show_default=True, metavar="N", help="Number of texts to show.")
+@click.option("--id", "ids", metavar="ID", multiple=True, help="Show only the text with this id; may be repeated.")
+@click.option("--label", metavar="LABEL", help="Show only texts with this true label.")
+@click.option("--wrong", is_flag=True, help="Show only texts whose prediction is not their true label.")
+@click.option(
+    "--sort",
+    type=click.Choice(["confidence", "-confidence", "disagreement"]),
+    help="Least or most confident predictions first, or those first on which the methods disagree most.",
+)
+@click.option("--method", "columns", metavar="NAME", multiple=True, help="Show only this method; may be repeated.")
 @display
-def show(run: Path, first: int, ids: tuple[str, ...], columns: tuple[str, ...], display: Display) -> None:
-    """Show explanations of a run, as `salience explain` shows those of a text."""
-    from salience.runs import open_run
+def show(
+    run: Path,
+    first: int,
+    ids: tuple[str, ...],
+    label: str | None,
+    wrong: bool,
+    sort: str | None,
+    columns: tuple[str, ...],
+    display: Display,
+) -> None:
+    """Show the explanations stored in the folder RUN."""
+    from salience.runs.run import open_run
 
-    wanted = set(ids)
-    found = ((name, row) for name, row in open_run(run).rows(*columns) if not ids or name in wanted)
-    with sink(display) as give:
-        seen = [name for name, row in islice(found, len(wanted) or first) if give(row, name) is None]
-    if missing := [name for name in ids if name not in seen]:
-        raise BadInput(f"{run} holds no text of id {missing[0]!r}")
-    if not seen:
-        raise BadInput(f"{run} holds no explained text yet")
+    opened = open_run(run)
+    opened.warn_unless_finished()
+    texts = opened.texts(*columns, ids=ids or None, label=label, wrong=wrong, sort=sort, first=None if ids else first)
+    shown: list[str] = []
+    with sink(display) as show_row:
+        for text in texts:
+            show_row(list(text.explanations.values()))
+            shown.append(text.id)
+        if missing := [name for name in ids if name not in shown]:
+            raise BadInput(f"{run} holds no text of id {missing[0]!r}; `salience export {run} texts.csv` lists all")
+        if not shown:
+            raise BadInput(_nothing(opened, label, wrong))
+
+
+def _nothing(run: "Run", label: str | None, wrong: bool) -> str:
+    if not len(run):
+        return f"{run.path} holds no explanations yet; run `salience explain --data` to resume it"
+    if label is not None and label not in (known := run.labels()):
+        return unknown(label, known, f"label of {run.path}")
+    which = f"of {run.path}{'' if label is None else f' with the label {label!r}'}"
+    return f"no text {which} is predicted wrongly, among those whose label is one of the model's"
 
 
 @click.command(
-    epilog=examples(
-        "salience export run scores.jsonl", "salience export run rationales.jsonl --format eraser --share 0.2"
+    epilog=example_lines(
+        "salience summary run", "salience summary run --top 25 --method lime", "salience summary run --html words.html"
+    )
+)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--top", type=COUNT, default=10, show_default=True, metavar="N", help="Words to show of each label.")
+@click.option(
+    "--least", type=click.IntRange(2), default=6, show_default=True, metavar="N", help="Texts a word must occur in."
+)
+@click.option("--method", "columns", metavar="NAME", multiple=True, help="Only this method; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML page.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
+def summary(
+    run: Path, top: int, least: int, columns: tuple[str, ...], as_json: bool, html: Path | None, quiet: bool
+) -> None:
+    """List the words that matter most to each label, over all texts of the folder RUN."""
+    if as_json and html is not None:
+        raise BadInput("choose one of --json and --html; they exclude each other")
+    if html is None:
+        result = _summarised(run, columns, least, quiet)
+        _print_summary(result, top, as_json)
+        return
+    from salience.views.summary import page
+
+    with written(html) as file:
+        file.write(page(_summarised(run, columns, least, quiet), top).encode())
+    click.echo(f"wrote {html}", err=True)
+
+
+def _summarised(run: Path, columns: tuple[str, ...], least: int, quiet: bool) -> "Summary":
+    from salience.runs.run import open_run
+    from salience.runs.summary import summarise
+    from salience.views.progress import counted
+
+    with counted("reading the run", quiet=quiet) as report:
+        return summarise(open_run(run), columns, least=least, report=report)
+
+
+def _print_summary(summary: "Summary", top: int, as_json: bool) -> None:
+    if as_json:
+        click.echo(to_json(summary.to_dict(top)))
+        return
+    from rich.console import Console
+
+    from salience.views.summary import terminal
+
+    Console(highlight=False, emoji=False, markup=False).print(terminal(summary, top))
+
+
+@click.command(
+    epilog=example_lines(
+        "salience export run scores.jsonl                  (one object per text and method)",
+        "salience export run words.csv                     (one line per text, method and word; or .parquet)",
+        "salience export run rationales.jsonl --format eraser --share 0.2",
     )
 )
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", default="jsonl", show_default=True, metavar="FORMAT", help="jsonl or eraser.")
-@click.option("--method", "column", metavar="NAME", help="The method of ERASER rationales, where a run has several.")
-@click.option("--share", type=float, default=0.2, show_default=True, help="Share of words in an ERASER rationale.")
-def export(run: Path, file: Path, format: str, column: str | None, share: float) -> None:
-    """Write a run to one FILE: JSON Lines, or rationales in the format of the ERASER benchmark."""
-    from salience.runs import open_run
+@click.option("--format", metavar="FORMAT", help="jsonl, csv, parquet or eraser.  [default: by the ending of FILE]")
+@click.option("--method", "column", metavar="NAME", help="Method to export.  [default: all; ERASER needs one]")
+@click.option("--share", type=SHARE, default=0.2, show_default=True, help="Share of words in each ERASER rationale.")
+def export(run: Path, file: Path, format: str | None, column: str | None, share: float) -> None:
+    """Export a run to one FILE: JSON Lines, CSV or Parquet by its ending, or ERASER rationales."""
+    from salience.runs.run import open_run
 
+    check_place(file)
     open_run(run).export(file, format, column=column, share=share)
     click.echo(f"wrote {file}", err=True)

@@ -1,7 +1,6 @@
-"""``salience train``: teacher, explanations, student."""
+"""``salience train``: trains a student with the explanations of its teacher."""
 
 import dataclasses
-import json
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -10,20 +9,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli.options import examples, pairs
+from salience.cli.checks import check_data, check_model
+from salience.cli.options import (
+    ANY,
+    COUNT,
+    DELIMITER,
+    EPOCHS,
+    POSITIVE,
+    SEED,
+    SETTINGS,
+    SHARE,
+    LoadingOptions,
+    example_lines,
+    loading,
+    pairs,
+    source_of,
+)
+from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
     from salience.data import Source
-    from salience.teaching import Taught, Telling
-    from salience.train import Epoch, Recipe
+    from salience.training.distillation import Callbacks, DistillationResult
+    from salience.training.loop import Epoch, Recipe
 
 SAMPLE = "sample"
-"""The sentences that come with the package, as training data."""
+"""The name of the bundled sentences as training data."""
 
 
 @click.command(
-    epilog=examples(
+    epilog=example_lines(
         "salience train --data sample --out out                 (the bundled sample; two minutes)",
         "salience train --data train.jsonl --validation dev.jsonl --test test.jsonl --model my-encoder --out out",
         "salience train --data train.jsonl --out out --method integrated_gradients --share 0.1 --weight 0.5",
@@ -31,206 +46,218 @@ SAMPLE = "sample"
         "salience train --data train.jsonl --out out --penalty gradient_to_explanation --weight 0.01",
     )
 )
-@click.option("--data", required=True, metavar="DATA", help="Texts with labels, or `sample` for the bundled ones.")
-@click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where all of it goes.")
-@click.option("--model", default="sentiment", show_default=True, help="The pretrained model to start from.")
-@click.option("--validation", metavar="DATA", help="Held-out texts, measured after every epoch.")
-@click.option("--test", "tests", metavar="DATA", multiple=True, help="Measured at the end; may be repeated.")
-@click.option("--unlabelled", metavar="DATA", help="More texts, which teach where to look alone.")
-@click.option("--text-column", default="text", show_default=True, metavar="NAME")
-@click.option("--label-column", default="label", show_default=True, metavar="NAME")
-@click.option("--rationale-column", metavar="NAME", help="Human rationales: lists of [start, end] spans.")
+@click.option(
+    "--data", required=True, metavar="DATA", help="Labelled training data, or `sample` for the bundled sample."
+)
+@click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Output folder.")
+@click.option("--model", default="sentiment", show_default=True, help="Pretrained model to start from.")
+@click.option("--validation", metavar="DATA", help="Validation data, evaluated after every epoch.")
+@click.option(
+    "--test", "tests", metavar="DATA", multiple=True, help="Test data, evaluated at the end; may be repeated."
+)
+@click.option("--unlabelled", metavar="DATA", help="Unlabelled data, used for the penalty only.")
+@click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts.")
+@click.option("--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels.")
+@click.option("--rationale-column", metavar="NAME", help="Column of the human rationales: lists of [start, end] spans.")
 @click.option(
     "--spans",
     type=click.Choice(["characters", "words"]),
     default="characters",
     show_default=True,
-    help="Of rationales.",
+    help="Units of the rationales.",
 )
 @click.option(
     "--variant",
     type=click.Choice(["vanilla", "sallm", "fine_tuned", "iterative", "refreshed"]),
     default="sallm",
     show_default=True,
-    help="How teacher and student follow each other.",
+    help="Training scheme of teacher and student.",
 )
-@click.option("--method", default="input_x_gradient", show_default=True, help="The explanations, or `rationale`.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the method.")
+@click.option(
+    "--method",
+    default="input_x_gradient",
+    show_default=True,
+    help="Method that explains the training texts, or `rationale`.",
+)
+@SETTINGS
 @click.option(
     "--form",
     type=click.Choice(["binary", "positive", "signed"]),
     default="binary",
     show_default=True,
-    help="Of scores.",
+    help="Form of the scores in the penalty.",
 )
-@click.option("--share", type=float, default=0.2, show_default=True, help="Part of the tokens marked by `binary`.")
-@click.option("--penalty", default="attention_to_explanation", show_default=True, help="What is held to them.")
-@click.option("--with", "penalty_settings", metavar="KEY=VALUE", multiple=True, help="A setting of the penalty.")
+@click.option("--share", type=SHARE, default=0.2, show_default=True, help="Share of tokens marked by --form binary.")
+@click.option(
+    "--penalty",
+    default="attention_to_explanation",
+    show_default=True,
+    help="Penalty that compares the model with the explanations.",
+)
+@click.option(
+    "--with", "penalty_settings", metavar="KEY=VALUE", multiple=True, help="Setting of the penalty; may be repeated."
+)
 @click.option(
     "--weight",
     "weights",
-    type=float,
+    type=ANY,
     multiple=True,
     metavar="λ",
-    help="Of the penalty; repeat to compare.  [default: 1]",
+    help="Weight of the penalty; repeat to compare values.  [default: 1]",
 )
 @click.option(
     "--anneal",
     type=click.Choice(["constant", "rise", "fall", "cosine"]),
     default="constant",
     show_default=True,
-    help="How λ goes.",
+    help="Schedule of λ.",
 )
-@click.option("--rounds", type=int, default=3, show_default=True, help="Of the variant iterative.")
-@click.option("--epochs", type=int, help="[default: 3; 8 for the sample]")
-@click.option("--batch", type=int, help="Texts of a step.  [default: 32; 8 for the sample]")
-@click.option("--rate", type=float, help="The learning rate.  [default: 2e-5; 1e-4 for the sample]")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--device", help="Such as cpu or cuda.  [default: cpu]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per epoch, then the result.")
-@click.option("--quiet", is_flag=True, help="No progress.")
-def train(**given: Any) -> None:
-    """Train a model to look where an explanation says.
+@click.option("--rounds", type=EPOCHS, default=3, show_default=True, help="Rounds of --variant iterative.")
+@click.option("--epochs", type=EPOCHS, help="Number of epochs.  [default: 3; 8 for the sample]")
+@click.option("--batch", type=COUNT, help="Batch size.  [default: 32; 8 for the sample]")
+@click.option("--rate", type=POSITIVE, help="Learning rate.  [default: 2e-5; 1e-4 for the sample]")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
+@DELIMITER
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per epoch, then the result.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
+@loading
+def train(loading: LoadingOptions, **options: Any) -> None:
+    """Train a model with explanations.
 
-    A teacher learns the task, explains its training set, and a student learns the task while its attention is held to
-    the explanations: loss = task + λ · penalty. FOLDER keeps all of it; stopped, the same command goes on. The
-    student, in FOLDER/student, loads in transformers like any other model.
+    A teacher learns the task and explains its training set. A student then learns the task with a penalty that
+    keeps its attention close to the explanations: loss = task + λ · penalty. Finished stages are saved in FOLDER; run
+    the same command to resume. The student, in FOLDER/student (FOLDER/training/student for the sample), can be loaded
+    with transformers.
     """
-    from salience.teaching import Course, sweep, teach
+    if options["data"] != SAMPLE:
+        check_data(options, "data", "validation")
+    check_data(options, "unlabelled", labelled=False)
+    for name in options["tests"]:
+        source_of(name, options)
+    check_model(options["model"], **loading.options)
+    from salience.training.distillation import Distillation, distil, sweep
 
-    out: Path = given["out"]
-    course = Course(
-        variant=given["variant"],
-        method=given["method"],
-        settings=pairs(given["settings"]),
-        form=given["form"],
-        share=given["share"],
-        penalty=given["penalty"],
-        penalty_settings=pairs(given["penalty_settings"]),
-        weight=given["weights"][0] if given["weights"] else 1.0,
-        anneal=given["anneal"],
-        rounds=given["rounds"],
-        recipe=_recipe(given),
+    out: Path = options["out"]
+    course = Distillation(
+        variant=options["variant"],
+        method=options["method"],
+        settings=pairs(options["settings"]),
+        form=options["form"],
+        share=options["share"],
+        penalty=options["penalty"],
+        penalty_settings=pairs(options["penalty_settings"]),
+        weight=options["weights"][0] if options["weights"] else 1.0,
+        anneal=options["anneal"],
+        rounds=options["rounds"],
+        recipe=_recipe(options),
     )
-    data, validation = _data(given, out)
-    place = out / "training" if given["data"] == SAMPLE else out
+    data, validation = _data(options, out)
+    place = out / "training" if options["data"] == SAMPLE else out
     shared: dict[str, Any] = {
         "validation": validation,
-        "tests": {name: _source(name, given) for name in given["tests"]},
-        "unlabelled": None if given["unlabelled"] is None else _source(given["unlabelled"], given, label=False),
-        "device": given["device"],
+        "tests": {name: source_of(name, options) for name in options["tests"]},
+        "unlabelled": None
+        if options["unlabelled"] is None
+        else source_of(options["unlabelled"], options, labelled=False),
+        **loading.options,
     }
-    with _told(given["as_json"], given["quiet"]) as telling:
-        if len(given["weights"]) < 2:
-            found = {"": teach(given["model"], data, place, course, telling=telling, **shared)}
+    with _callbacks(options["as_json"], options["quiet"]) as callbacks:
+        if len(options["weights"]) < 2:
+            results = {"": distil(options["model"], data, place, course, callbacks=callbacks, **shared)}
         else:
-            courses = {f"weight-{w:g}": dataclasses.replace(course, weight=w) for w in given["weights"]}
-            found = sweep(given["model"], data, place, courses, telling=telling, **shared)
-    _written(found, place)
-    for name, taught in found.items():
-        _tell(name, taught, given["as_json"], given["quiet"])
+            courses = {f"weight-{w:g}": dataclasses.replace(course, weight=w) for w in options["weights"]}
+            results = sweep(options["model"], data, place, courses, callbacks=callbacks, **shared)
+    _write_reports(results, place)
+    for name, result in results.items():
+        _print(name, result, options["as_json"], options["quiet"])
 
 
-def _written(found: "Mapping[str, Taught]", place: Path) -> None:
-    """A page beside each student, and of several the chart of what they trade."""
-    from salience.runs import complete
+def _write_reports(results: "Mapping[str, DistillationResult]", place: Path) -> None:
+    """Write a report for each student and, for several, a chart of the trade-off between them."""
+    from salience.core.files import complete
     from salience.views.training import page, trade_off
 
-    measured = [t for t in found.values() if t.epochs[-1].measures]
-    for taught in measured:
-        with complete(taught.folder / "report.html") as file:
-            file.write(page(taught).encode())
+    measured = [result for result in results.values() if result.epochs[-1].measures]
+    for result in measured:
+        with complete(result.folder / "report.html") as file:
+            file.write(page(result).encode())
     if len(measured) > 1:
         with complete(place / "trade-off.png") as file:
-            file.write(trade_off(found, "png"))
+            file.write(trade_off(results, "png"))
 
 
-def _recipe(given: dict[str, Any]) -> "Recipe":
-    """What is given, and otherwise what suits: few texts and a small model need more and longer steps."""
-    from salience.train import Recipe
+def _recipe(options: dict[str, Any]) -> "Recipe":
+    """The training options. The small bundled sample defaults to more epochs at a higher learning rate."""
+    from salience.training.loop import Recipe
 
-    usual = Recipe(epochs=8, batch=8, rate=1e-4) if given["data"] == SAMPLE else Recipe()
-    chosen = {name: given[name] for name in ("epochs", "batch", "rate") if given[name] is not None}
-    return dataclasses.replace(usual, seed=given["seed"], **chosen)
+    defaults = Recipe(epochs=8, batch=8, rate=1e-4) if options["data"] == SAMPLE else Recipe()
+    chosen = {name: options[name] for name in ("epochs", "batch", "rate") if options[name] is not None}
+    return dataclasses.replace(defaults, seed=options["seed"], **chosen)
 
 
-def _data(given: dict[str, Any], out: Path) -> "tuple[Source, Source | None]":
-    if given["data"] != SAMPLE:
-        return _source(given["data"], given), None if given["validation"] is None else _source(
-            given["validation"], given
-        )
-    if given["validation"] is not None:
-        raise BadInput("the bundled sample brings its own validation texts; leave out --validation")
-    from salience.data import source
+def _data(options: dict[str, Any], out: Path) -> "tuple[Source, Source | None]":
+    if options["data"] != SAMPLE:
+        held_out = options["validation"]
+        return source_of(options["data"], options), None if held_out is None else source_of(held_out, options)
+    if options["validation"] is not None:
+        raise BadInput("the bundled sample has its own validation texts; leave out --validation")
     from salience.models import sample
 
-    lines = sample()
+    lines, columns = sample(), {"id_column": "id", "label_column": "label", "rationale_column": "rationale_spans"}
     files: list[Any] = []
     out.mkdir(parents=True, exist_ok=True)
     for name, chosen in (("train", lambda i: i % 3), ("validation", lambda i: not i % 3)):
         file = out / f"{name}.jsonl"
         file.write_text("".join(f"{line}\n" for i, line in enumerate(lines) if chosen(i)), "utf-8")
-        files.append(source(file, id="id", label="label", rationale="rationale_spans"))
+        files.append(source_of(file, columns))
     return files[0], files[1]
 
 
-def _source(name: str, given: dict[str, Any], *, label: bool = True) -> "Source":
-    from salience.data import source
-
-    return source(
-        name,
-        text=given["text_column"],
-        label=given["label_column"] if label else None,
-        rationale=given["rationale_column"] if label else None,
-        spans=given["spans"],
-    )
-
-
 @contextmanager
-def _told(as_json: bool, quiet: bool) -> "Generator[Telling]":
-    from salience.teaching import Telling
+def _callbacks(as_json: bool, quiet: bool) -> "Generator[Callbacks]":
+    from salience.training.distillation import Callbacks
     from salience.views.progress import stages
 
     if as_json:
-        yield Telling(epoch=_event)
+        yield Callbacks(epoch=_event)
     elif quiet:
-        yield Telling()
+        yield Callbacks()
     else:
         with stages(sys.stderr.isatty()) as bar:
-            yield Telling(bar.stage, bar.step, bar.explained, lambda who, epoch: bar.say(_line(who, epoch)))
+            yield Callbacks(bar.stage, bar.step, bar.explained, lambda who, epoch: bar.say(_line(who, epoch)))
 
 
 def _event(who: str, epoch: "Epoch") -> None:
-    click.echo(json.dumps({"event": "epoch", "of": who, **dataclasses.asdict(epoch)}))
+    click.echo(to_json({"event": "epoch", "of": who, **dataclasses.asdict(epoch)}))
 
 
 def _line(who: str, epoch: "Epoch") -> str:
-    told = {"loss": epoch.task, "penalty": epoch.penalty} | dict(epoch.measures)
-    return f"{who} epoch {epoch.number}: " + ", ".join(f"{name} {value:.3f}" for name, value in told.items())
+    values = {"loss": epoch.task, "penalty": epoch.penalty} | dict(epoch.measures)
+    return f"{who} epoch {epoch.number}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
-def _tell(name: str, found: "Taught", as_json: bool, quiet: bool) -> None:
+def _print(name: str, result: "DistillationResult", as_json: bool, quiet: bool) -> None:
     if as_json:
         facts = {
             "event": "finished",
             "course": name,
-            "student": str(found.student),
-            "before": found.before,
-            "scores": found.scores,
+            "student": str(result.student),
+            "before": result.before,
+            "scores": result.scores,
         }
-        click.echo(json.dumps({**facts, "after": found.epochs[-1].measures}))
+        click.echo(to_json({**facts, "after": result.epochs[-1].measures}))
         return
     if name:
         click.echo(click.style(name, bold=True))
-    after = found.epochs[-1].measures
-    names = [name for name in after if name in found.before]
+    after = result.epochs[-1].measures
+    names = [name for name in after if name in result.before]
     if names:
-        start = "at start" if found.course["method"] == "rationale" else "teacher"
+        start = "at start" if result.course["method"] == "rationale" else "teacher"
         click.echo(f"{'':22}{start:>10}{'student':>10}")
         for measure in names:
-            click.echo(f"{measure.replace('_', ' '):22}{found.before[measure]:10.3f}{after[measure]:10.3f}")
-    for data, value in found.scores.items():
-        click.echo(f"accuracy on {data}: {value:.3f}")
+            click.echo(f"{measure.replace('_', ' '):22}{result.before[measure]:10.3f}{after[measure]:10.3f}")
+    for data, value in result.scores.items():
+        click.echo(visible(f"accuracy on {data}: {value:.3f}"))
     if not quiet:
-        more = f", the report in {found.folder / 'report.html'}" if after else ""
-        click.echo(f"the student is in {found.student}{more}", err=True)
+        more = f" and the report {result.folder / 'report.html'}" if after else ""
+        click.echo(visible(f"wrote the student {result.student}{more}"), err=True)

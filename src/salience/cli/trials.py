@@ -1,179 +1,239 @@
-"""``salience test``: tests of methods that need more than one model, or one that is made for the purpose."""
+"""``salience trial``: tests of methods that need several models, or a model trained for the test."""
 
-import json
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from salience.cli.options import examples, pairs
+from salience.cli.checks import check_data, check_model, check_names
+from salience.cli.options import (
+    ANY,
+    COUNT,
+    DELIMITER,
+    EPOCHS,
+    POSITIVE,
+    SEED,
+    SETTINGS,
+    SHARE,
+    Commands,
+    LoadingOptions,
+    Number,
+    example_lines,
+    loading,
+    pairs,
+    source_of,
+)
 from salience.cli.output import print_points, print_wide, written
+from salience.core.characters import to_json, visible
+from salience.core.settings import Range
 from salience.errors import BadInput, NotLearnt
 
 if TYPE_CHECKING:
-    from salience.lessons import Example
-    from salience.train import Recipe
-    from salience.types import Make
+    from salience.data.examples import Example
+    from salience.training.loop import Make, Recipe
     from salience.views.progress import Stages
     from salience.views.trials import Table
 
-METHODS = ("gradient", "input_x_gradient", "integrated_gradients", "occlusion", "attention")
+TRIAL_METHODS = ("gradient", "input_x_gradient", "integrated_gradients", "occlusion", "attention")
 
 
 @click.group(
-    name="test",
-    epilog=examples(
-        "salience test shortcuts --data train.jsonl --test test.jsonl --model sentiment_bilstm",
-        "salience test roar --data train.jsonl --test test.jsonl --model sentiment_bilstm --out roar",
-        "salience test simulatability --data train.jsonl --test test.jsonl --teacher my-model --model my-encoder",
-        "salience test agreement run-of-seed-0 run-of-seed-1",
+    cls=Commands,
+    name="trial",
+    epilog=example_lines(
+        "salience trial shortcuts --data train.jsonl --test test.jsonl --model sentiment_bilstm",
+        "salience trial roar --data train.jsonl --test test.jsonl --model sentiment_bilstm --out roar",
+        "salience trial simulatability --data train.jsonl --test test.jsonl --teacher my-model --model my-encoder",
+        "salience trial agreement run-of-seed-0 run-of-seed-1",
     ),
 )
-def test() -> None:
-    """Test methods where the truth is known, by training again, and from seed to seed.
+def trial() -> None:
+    """Test methods with models trained for the test.
 
-    Which of several explanations of YOUR model can be believed is what `salience evaluate` answers.
+    The trials plant shortcuts, remove tokens and retrain, teach students, or compare seeds. To evaluate explanations
+    of your own model, use `salience evaluate`.
     """
 
 
 SHOWING = (
-    click.option("--json", "as_json", is_flag=True, help="One JSON object."),
-    click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write a web page."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML report."),
 )
 
 
 def _training(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of tests that train."""
+    """Add the options of trials that train models."""
+    command = loading(command)
     for option in reversed(
         (
-            click.option("--data", required=True, metavar="DATA", help="Texts to train on, with labels."),
-            click.option("--test", "unseen", required=True, metavar="DATA", help="Texts to measure on."),
-            click.option("--model", default="sentiment_bilstm", show_default=True, help="What is trained."),
-            click.option("--text-column", default="text", show_default=True, metavar="NAME"),
-            click.option("--label-column", default="label", show_default=True, metavar="NAME"),
-            click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N texts of each."),
+            click.option("--data", required=True, metavar="DATA", help="Labelled training data."),
+            click.option("--test", "unseen", required=True, metavar="DATA", help="Test data."),
+            click.option("--model", default="sentiment_bilstm", show_default=True, help="Model to train."),
+            click.option(
+                "--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts."
+            ),
+            click.option(
+                "--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels."
+            ),
+            DELIMITER,
+            click.option("--limit", type=COUNT, metavar="N", help="Use at most N texts of each data set."),
             click.option(
                 "--method",
                 "methods",
                 metavar="NAME",
                 multiple=True,
-                help=f"May be repeated.  [default: {', '.join(METHODS)}]",
+                help=f"Method to test; may be repeated.  [default: {', '.join(TRIAL_METHODS)}]",
             ),
-            click.option("--epochs", type=int, help="[default: 10; 4 for a pretrained model]"),
-            click.option("--batch", type=int, default=32, show_default=True, help="Texts of a step."),
-            click.option("--rate", type=float, help="The learning rate.  [default: 2e-3; 1e-4 if pretrained]"),
-            click.option("--device", help="Such as cpu or cuda.  [default: cpu]"),
+            SETTINGS,
+            click.option("--epochs", type=EPOCHS, help="Number of epochs.  [default: 10; 4 for a pretrained model]"),
+            click.option("--batch", type=COUNT, default=32, show_default=True, help="Batch size."),
+            click.option("--rate", type=POSITIVE, help="Learning rate.  [default: 2e-3; 1e-4 for a pretrained model]"),
             *SHOWING,
-            click.option("--quiet", is_flag=True, help="No progress."),
+            click.option("--quiet", is_flag=True, help="Do not show progress."),
         )
     ):
         command = option(command)
     return command
 
 
-@test.command(
-    epilog=examples(
-        "salience test shortcuts --data train.jsonl --test test.jsonl --model sentiment_bilstm",
-        "salience test shortcuts ... --kind pair --words apple,river,silver --method lime --html shortcuts.html",
+@trial.command(
+    epilog=example_lines(
+        "salience trial shortcuts --data train.jsonl --test test.jsonl --model sentiment_bilstm",
+        "salience trial shortcuts ... --kind pair --words apple,river,silver --method lime --html shortcuts.html",
     )
 )
 @_training
-@click.option("--kind", "kinds", type=click.Choice(["token", "context", "pair"]), multiple=True, help="[default: all]")
 @click.option(
-    "--words", metavar="A,B,C", default="paris,london,monday", show_default=True, help="Two that decide, and a context."
+    "--kind",
+    "kinds",
+    type=click.Choice(["token", "context", "pair"]),
+    multiple=True,
+    help="Kind of shortcut; may be repeated.  [default: all]",
 )
-@click.option("--share", type=float, default=0.5, show_default=True, help="The part of the texts that is planted.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of a method.")
-@click.option("--seed", type=int, default=0, show_default=True)
-def shortcuts(**given: Any) -> None:
-    """Does a method point at words that are known to decide?
+@click.option(
+    "--words",
+    metavar="A,B,C",
+    default="paris,london,monday",
+    show_default=True,
+    help="Two words that determine the label, and a context word.",
+)
+@click.option("--share", type=SHARE, default=0.5, show_default=True, help="Share of texts with a planted shortcut.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
+def shortcuts(loading: LoadingOptions, **options: Any) -> None:
+    """Test whether methods find a planted shortcut.
 
-    A shortcut is planted in real texts, a model is trained until it uses it, and its decisions are explained.
+    Words that determine the label are planted in real texts. A model is trained until it uses them, and its
+    predictions are explained: a faithful method ranks the planted words highest.
     """
-    from salience.lessons import labels_in
-    from salience.shortcuts import KINDS, Shortcut, run
+    _check(options, loading)
+    from salience.data.examples import labels_in
+    from salience.data.shortcuts import SHORTCUT_KINDS, Shortcut
+    from salience.trials.shortcuts import shortcuts
     from salience.views import trials
 
-    words = [word.strip() for word in given["words"].split(",")]
+    words = [word.strip() for word in options["words"].split(",")]
     if len(words) != 3:
-        raise BadInput(f"--words {given['words']} must be three words with commas between them")
-    train, unseen = _texts(given)
-    make, recipe = _make(given, labels_in(train, given["data"])), replace(_recipe(given), seed=given["seed"])
-    found: list[Any] = []
-    refused: dict[str, str] = {}
-    with _stages(given) as bar:
-        for kind in given["kinds"] or KINDS:
-            bar.stage(f"a shortcut of the kind {kind}")
+        raise BadInput(
+            f"--words {options['words']} must be three words separated by commas, such as paris,london,monday"
+        )
+    train, unseen = _texts(options)
+    make = _make(options, labels_in(train, options["data"]), loading)
+    recipe = replace(_recipe(options), seed=options["seed"])
+    results: list[Any] = []
+    failed: dict[str, str] = {}
+    with _stages(options) as bar:
+        for kind in options["kinds"] or SHORTCUT_KINDS:
+            bar.stage(f"shortcut: {kind}")
             planted = Shortcut(kind, (words[0], words[1]), words[2])
-            asked: dict[str, Any] = {
-                "share": given["share"],
+            arguments: dict[str, Any] = {
+                "share": options["share"],
                 "recipe": recipe,
                 "step": bar.step,
-                **pairs(given["settings"]),
+                **_settings(options),
             }
             try:
-                found.append(run(make, train, unseen, planted, given["methods"] or METHODS, **asked))
+                results.append(
+                    shortcuts(make, train, unseen, planted, options["methods"] or TRIAL_METHODS, **arguments)
+                )
             except NotLearnt as error:
-                refused[kind] = str(error)
-    if not found:
-        raise NotLearnt("; ".join(refused.values()))
-    notes = [*trials.shortcut_notes(found), *(f"{kind}: {why}" for kind, why in refused.items())]
-    facts = [*map(asdict, found), *({"shortcut": {"kind": kind}, "refused": why} for kind, why in refused.items())]
-    _show("Do methods find what was planted?", trials.shortcuts(found), facts, given, notes)
+                failed[kind] = str(error)
+    if not results:
+        raise NotLearnt("; ".join(failed.values()))
+    notes = [*trials.shortcut_notes(results), *(f"{kind}: {why}" for kind, why in failed.items())]
+    facts = [*map(asdict, results), *({"shortcut": {"kind": kind}, "refused": why} for kind, why in failed.items())]
+    _show("Planted shortcuts", trials.shortcuts(results), facts, options, notes)
 
 
-@test.command(
-    epilog=examples(
-        "salience test roar --data train.jsonl --test test.jsonl --model sentiment_bilstm --out roar",
-        "salience test roar ... --method lime --seeds 3 --step 0.25 --once",
+@trial.command(
+    epilog=example_lines(
+        "salience trial roar --data train.jsonl --test test.jsonl --model sentiment_bilstm --out roar",
+        "salience trial roar ... --method lime --seeds 3 --step 0.25 --once",
     )
 )
 @_training
-@click.option("--out", metavar="FOLDER", type=click.Path(path_type=Path), help="Keeps what is done; again, it goes on.")
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Trainings of each kind.")
 @click.option(
-    "--step", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True, help="Of the share."
+    "--out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Folder for finished curves; run the same command to resume.",
 )
-@click.option("--once", is_flag=True, help="The model of whole texts explains all, not each the next.")
-def roar(**given: Any) -> None:
-    """Does a model that never saw the named tokens do worse?
+@click.option("--seeds", type=EPOCHS, default=5, show_default=True, help="Number of seeds.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--step",
+    type=Number(Annotated[float, Range(0.001, 1)]),
+    default=0.1,
+    show_default=True,
+    help="Step between shares of masked tokens.",
+)
+@click.option("--once", is_flag=True, help="Explain once, with the model trained on full texts (not recursive).")
+def roar(loading: LoadingOptions, **options: Any) -> None:
+    """Remove and retrain (ROAR).
 
-    The tokens that a method names are masked before training, more and more of them, and a new model is trained.
+    A growing share of the highest-scoring tokens is masked in all texts, and a new model is trained each time. The
+    better the method, the faster the accuracy falls.
     """
-    from salience.lessons import labels_in
-    from salience.retraining import roar as removed
+    _check(options, loading)
+    from salience.data.examples import labels_in
+    from salience.trials.roar import roar as run_roar
     from salience.views import trials
 
-    train, unseen = _texts(given)
-    with _stages(given) as bar:
+    train, unseen = _texts(options)
+    with _stages(options) as bar:
         bar.stage("masking and training")
-        found = removed(
-            _make(given, labels_in(train, given["data"]), untaught=True),
+        curves = run_roar(
+            _make(options, labels_in(train, options["data"]), loading, untrained=True),
             train,
             unseen,
-            given["methods"] or METHODS,
-            shares=[*(round(i * given["step"], 6) for i in range(ceil(1 / given["step"]))), 1.0],
-            seeds=range(given["seeds"]),
-            recursive=not given["once"],
-            recipe=_recipe(given),
-            folder=given["out"],
-            report=lambda *told: bar.say("{}, seed {}, {:.0%} masked: accuracy {:.3f}".format(*told)),
+            options["methods"] or TRIAL_METHODS,
+            shares=[*(round(i * options["step"], 6) for i in range(ceil(1 / options["step"]))), 1.0],
+            seeds=_seeds(options),
+            recursive=not options["once"],
+            recipe=_recipe(options),
+            folder=options["out"],
+            report=lambda *point: bar.say("{}, seed {}, {:.0%} masked: accuracy {:.3f}".format(*point)),
+            **_settings(options),
         )
-    facts = {name: asdict(curve) for name, curve in found.items()}
-    notes = trials.roar_notes(found, len(unseen))
+    facts = {name: asdict(curve) for name, curve in curves.items()}
+    notes = trials.roar_notes(curves, len(unseen))
     _show(
-        "Remove and retrain", trials.roar(found), facts, given, notes, picture=lambda: trials.roar_chart(found, "svg")
+        "Remove and retrain",
+        trials.roar(curves),
+        facts,
+        options,
+        notes,
+        picture=lambda: trials.roar_chart(curves, "svg"),
     )
 
 
-@test.command(
-    epilog=examples(
-        "salience test simulatability --data train.jsonl --test test.jsonl --teacher my-model --model my-encoder"
+@trial.command(
+    epilog=example_lines(
+        "salience trial simulatability --data train.jsonl --test test.jsonl --teacher my-model --model my-encoder"
     )
 )
 @_training
@@ -181,96 +241,126 @@ def roar(**given: Any) -> None:
     "--teacher",
     required=True,
     metavar="MODEL",
-    help="The model whose explanations are tested; it must read the same tokens as --model.",
+    help="Model whose explanations are tested; it must have the same tokenizer as --model.",
 )
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Students of each kind.")
-@click.option("--share", type=float, default=0.1, show_default=True, help="Part of the tokens that is named.")
-@click.option("--weight", type=float, default=1.0, show_default=True, metavar="λ", help="Of the explanations.")
-def simulatability(**given: Any) -> None:
-    """Does a student learn its teacher better when it is shown the explanations?
+@click.option("--seeds", type=EPOCHS, default=5, show_default=True, help="Number of seeds.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="The first seed.")
+@click.option("--share", type=SHARE, default=0.1, show_default=True, help="Share of tokens that an explanation marks.")
+@click.option("--weight", type=ANY, default=1.0, show_default=True, metavar="λ", help="Weight of the explanations.")
+def simulatability(loading: LoadingOptions, **options: Any) -> None:
+    """Test whether explanations help a student model.
 
-    Students learn the teacher's answers, with and without their attention held to its explanations.
+    Students learn the predictions of the teacher, with and without a penalty that keeps their attention close to its
+    explanations.
     """
+    _check(options, loading, labelled=False)
+    check_model(options["teacher"], **loading.options)
     from salience.models import load
-    from salience.retraining import simulatability as simulated
+    from salience.trials.simulatability import simulatability as run_simulatability
     from salience.views import trials
 
-    train, unseen = _texts(given, labelled=False)
-    teacher = load(given["teacher"], device=given["device"])
-    with _stages(given) as bar:
+    train, unseen = _texts(options, labelled=False)
+    teacher = load(options["teacher"], **loading.options)
+    with _stages(options) as bar:
         bar.stage("explaining and training")
-        found = simulated(
-            _make(given, teacher.labels, untaught=True),
+        agreement = run_simulatability(
+            _make(options, teacher.labels, loading, untrained=True),
             teacher,
             train,
             unseen,
-            given["methods"] or METHODS,
-            seeds=range(given["seeds"]),
-            share=given["share"],
-            weight=given["weight"],
-            recipe=_recipe(given),
-            report=lambda *told: bar.say("{}, seed {}: agrees on {:.1%}".format(*told)),
+            options["methods"] or TRIAL_METHODS,
+            seeds=_seeds(options),
+            share=options["share"],
+            weight=options["weight"],
+            recipe=_recipe(options),
+            report=lambda *student: bar.say("{}, seed {}: agreement {:.1%}".format(*student)),
+            **_settings(options),
         )
-    facts = {name: asdict(spread) for name, spread in found.items()}
-    notes = trials.simulatability_notes(found, given["teacher"], len(unseen))
-    _show("What explanations teach a student", trials.simulatability(found), facts, given, notes)
+    facts = {name: asdict(spread) for name, spread in agreement.items()}
+    notes = trials.simulatability_notes(agreement, options["teacher"], len(unseen))
+    _show("Simulatability", trials.simulatability(agreement), facts, options, notes)
 
 
-@test.command(epilog=examples("salience test agreement run-of-seed-0 run-of-seed-1", "salience test agreement run"))
+@trial.command(
+    epilog=example_lines("salience trial agreement run-of-seed-0 run-of-seed-1", "salience trial agreement run")
+)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @SHOWING[0]
 @SHOWING[1]
-def agreement(**given: Any) -> None:
-    """Do explanations agree from seed to seed, or from method to method?
+def agreement(**options: Any) -> None:
+    """Measure agreement between seeds, or between methods.
 
-    RUNs are folders of `salience explain --data ... --out RUN`: several of the same texts, explained with models that
-    differ in their seed; or one, whose methods are compared.
+    Each RUN is a folder written by `salience explain --data ... --out RUN`. With several runs of the same texts, by
+    models that differ in their seed, each method is compared between runs. With one run, its methods are compared.
     """
-    from salience.seeds import agreement as agreed
+    from salience.trials.agreement import agreement as run_agreement
     from salience.views import trials
 
-    found = agreed(given["runs"])
-    title = "From seed to seed" if found.between == "runs" else "From method to method"
-    _show(title, trials.agreement(found), asdict(found), given, trials.agreement_notes(found))
+    result = run_agreement(options["runs"])
+    title = "Agreement between runs" if result.between == "runs" else "Agreement between methods"
+    _show(title, trials.agreement(result), asdict(result), options, trials.agreement_notes(result))
 
 
-def _texts(given: dict[str, Any], *, labelled: bool = True) -> "list[list[Example]]":
-    from salience.data import source
-    from salience.guards import sampled
-    from salience.lessons import examples as read
-
-    text, label = given["text_column"], given["label_column"] if labelled else None
-    found = [read(source(given[name], text=text, label=label)) for name in ("data", "unseen")]
-    return [some if given["limit"] is None else sampled(some, given["limit"]) for some in found]
+def _check(options: dict[str, Any], loading: LoadingOptions, *, labelled: bool = True) -> None:
+    """Raise for names of methods, data and models that do not exist, before the imports that take seconds."""
+    check_names(options["methods"])
+    check_data(options, "data", "unseen", labelled=labelled)
+    check_model(options["model"], **loading.options)
 
 
-def _make(given: dict[str, Any], labels: Sequence[str] | int, *, untaught: bool = False) -> "Make":
+def _texts(options: dict[str, Any], *, labelled: bool = True) -> "list[list[Example]]":
+    from salience.data.examples import examples as read
+    from salience.data.examples import sampled
+
+    columns = {name: options[name] for name in ("text_column", "label_column", "delimiter")}
+    both = [read(source_of(options[name], columns, labelled=labelled)) for name in ("data", "unseen")]
+    return [texts if options["limit"] is None else sampled(texts, options["limit"]) for texts in both]
+
+
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the methods; unknown ones are rejected here, as they could be mistaken for other arguments."""
+    from salience.explanations.explainer import prepare
+
+    settings = pairs(options["settings"])
+    prepare([*(options["methods"] or TRIAL_METHODS), "random"], settings)
+    return settings
+
+
+def _seeds(options: dict[str, Any]) -> range:
+    return range(options["seed"], options["seed"] + options["seeds"])
+
+
+def _make(
+    options: dict[str, Any], labels: Sequence[str] | int, loading: LoadingOptions, *, untrained: bool = False
+) -> "Make":
     from salience.models import knows, load_to_train
 
-    if untaught and knows(given["model"], labels):
+    if untrained and knows(options["model"], labels):
         raise BadInput(
-            f"{given['model']} is a classifier already, and would carry over what it has learnt; name a pretrained "
-            "model without a task, or one that starts from nothing, such as sentiment_bilstm"
+            f"{options['model']} is a classifier already, so the test would measure its earlier training; use a "
+            "pretrained model without a task, or one that is trained from scratch, such as sentiment_bilstm"
         )
-    return lambda seed: load_to_train(given["model"], labels, seed=seed, device=given["device"])
+    return lambda seed: load_to_train(options["model"], labels, seed=seed, **loading.options)
 
 
-def _recipe(given: dict[str, Any]) -> "Recipe":
-    """A pooled model starts from nothing: it needs larger steps, and more of them."""
+def _recipe(options: dict[str, Any]) -> "Recipe":
+    """The training options. A model trained from scratch defaults to more epochs and a higher learning rate."""
     from salience.models import starts_from_nothing
-    from salience.train import Recipe
+    from salience.training.loop import Recipe
 
-    usual = Recipe(epochs=10, rate=2e-3) if starts_from_nothing(given["model"]) else Recipe(epochs=4, rate=1e-4)
-    return replace(usual, **{name: given[name] for name in ("epochs", "batch", "rate") if given[name] is not None})
+    defaults = Recipe(epochs=10, rate=2e-3) if starts_from_nothing(options["model"]) else Recipe(epochs=4, rate=1e-4)
+    return replace(
+        defaults, **{name: options[name] for name in ("epochs", "batch", "rate") if options[name] is not None}
+    )
 
 
 @contextmanager
-def _stages(given: dict[str, Any]) -> "Generator[Stages]":
+def _stages(options: dict[str, Any]) -> "Generator[Stages]":
     from salience.views.progress import quietly, stages
 
-    if given["html"] is not None and not given["html"].parent.is_dir():
-        raise BadInput(f"the folder {given['html'].parent} does not exist; create it first")
-    with quietly() if given["quiet"] else stages(sys.stderr.isatty()) as bar:
+    if options["html"] is not None and not options["html"].parent.is_dir():
+        raise BadInput(f"the folder {options['html'].parent} does not exist; create it first")
+    with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
         yield bar
 
 
@@ -278,19 +368,19 @@ def _show(
     title: str,
     table: "Table",
     facts: Any,
-    given: dict[str, Any],
+    options: dict[str, Any],
     notes: Sequence[str] = (),
     picture: Callable[[], bytes] | None = None,
 ) -> None:
     from salience.views import trials
     from salience.views.evaluation import plain
 
-    if given["html"] is not None:
-        with written(given["html"]) as file:
+    if options["html"] is not None:
+        with written(options["html"]) as file:
             file.write(trials.page(title, table, notes, picture() if picture else None).encode())
-        click.echo(f"wrote {given['html']}", err=True)
-    if given["as_json"]:
-        click.echo(json.dumps(plain(facts), ensure_ascii=False))
+        click.echo(visible(f"wrote {options['html']}"), err=True)
+    if options["as_json"]:
+        click.echo(to_json(plain(facts)))
         return
     print_wide(trials.terminal(table))
     print_points(notes)

@@ -1,11 +1,26 @@
-"""Texts out of files and data sets: streamed, and cut into shards that any worker can read by itself.
+"""Read texts from files and data sets, streamed in shards that workers can read independently.
 
-A row that cannot be used is handed on as ``Rejected`` with a reason in words; it stops nothing. A source that cannot be
-used at all (no such file, no such column) is a ``BadInput`` before any work begins.
+An invalid row is returned as ``Rejected`` with a reason, and reading continues. An unusable source, such as a missing
+file or column, raises ``BadInput`` before any work starts.
 """
 
+from salience.data.examples import Example, examples
 from salience.data.rows import Reader, shards
+from salience.data.shortcuts import Shortcut, planted
 from salience.data.source import fingerprint, source
 from salience.data.values import Rejected, Row, Shard, Source
 
-__all__ = ["Reader", "Rejected", "Row", "Shard", "Source", "fingerprint", "shards", "source"]
+__all__ = [
+    "Example",
+    "Reader",
+    "Rejected",
+    "Row",
+    "Shard",
+    "Shortcut",
+    "Source",
+    "examples",
+    "fingerprint",
+    "planted",
+    "shards",
+    "source",
+]

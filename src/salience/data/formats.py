@@ -1,4 +1,4 @@
-"""The formats: each gives its records from any place on, and the cells of a record."""
+"""Readers of the file formats: each yields records from any position, and the cells of a record."""
 
 import csv
 import gzip
@@ -26,16 +26,16 @@ ENDINGS = {
     ".txt": "text",
     ".parquet": "Parquet",
 }
-"""Formats by the ending of a file's name. All but Parquet, which is compressed inside, may end in .gz as well."""
+"""Formats by file extension. All but Parquet, which is compressed internally, may also end in .gz."""
 
 LOOK = 1000
-"""Rows of JSON Lines that are looked at for a column before it is said to be missing."""
+"""Rows of JSON Lines to search for a column before it counts as missing."""
 
 LONGEST = 2**27
-"""Characters of a CSV field. The limit is there for a quotation mark that is never closed: it swallows what follows."""
+"""Maximum characters of a CSV field, in case a quotation mark is never closed."""
 
 STEP = 128
-"""Rows of Parquet and data sets that are in memory at a time."""
+"""Rows of Parquet files and data sets to hold in memory at a time."""
 
 
 def format_of(file: str) -> str | None:
@@ -51,11 +51,11 @@ def endings() -> str:
 
 
 class Refused(Exception):
-    """Why a row is rejected."""
+    """Raised with the reason why a row is rejected."""
 
 
 class Record(NamedTuple):
-    """One row as it lies in its file: cutting shards needs no more, and so parses nothing that it need not."""
+    """One unparsed row of a file, which is all that cutting shards needs."""
 
     place: int
     line: int
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 def kind(value: object) -> str:
-    """What a value is, in words."""
+    """Describe the type of a JSON value."""
     if value is None:
         return "null"
     words: dict[type, str] = {
@@ -83,19 +83,19 @@ class Opened(Protocol):
 
     @property
     def start(self) -> tuple[int, int]:
-        """The place and line where its rows begin."""
+        """The position and line of the first row."""
         ...
 
     def columns(self) -> Sequence[str]:
-        """Its columns; none if there is nothing in it."""
+        """The names of the columns; none if the file is empty."""
         ...
 
     def records(self, place: int, line: int) -> Iterator[Record]:
-        """From a place on, which is on that line. One call at a time: it moves the file."""
+        """Yield records from a position, which is on the given line. Only one call may be active at a time."""
         ...
 
     def cells(self, raw: Any) -> Mapping[str, object]:
-        """The values of a record by column; raises Refused."""
+        """Parse a record into values by column; raises Refused."""
         ...
 
     def close(self) -> None: ...
@@ -108,9 +108,9 @@ def open_file(source: Source, file: str) -> Opened:
         case "JSON Lines":
             return _JsonLines(file, source)
         case "CSV":
-            return _Csv(file, ",")
+            return _Csv(file, source.delimiter or ",")
         case "TSV":
-            return _Csv(file, "\t")
+            return _Csv(file, source.delimiter or "\t")
         case "Parquet":
             return _Parquet(file, source)
         case _:
@@ -119,16 +119,16 @@ def open_file(source: Source, file: str) -> Opened:
 
 @contextmanager
 def reading(file: str, *also: type[Exception]) -> Generator[None]:
-    """A file that is damaged or closed to us is the user's to mend."""
+    """Convert errors of reading a file to BadInput."""
     try:
         yield
     except (OSError, EOFError, zlib.error, *also) as error:
-        said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise BadInput(f"{file} cannot be read: {' '.join(said.split())}") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise BadInput(f"{file} cannot be read: {' '.join(reason.split())}") from error
 
 
 def _stream(file: str) -> tuple[io.BufferedReader, int]:
-    """The unpacked bytes of a file, and where its text begins: after the mark of UTF-8, if there is one."""
+    """Open the (decompressed) bytes of a file; also returns where the text starts, after a UTF-8 byte order mark."""
     with reading(file):
         raw: Any = gzip.GzipFile(file) if file.lower().endswith(".gz") else io.FileIO(file)
         stream = io.BufferedReader(raw, 2**16)
@@ -143,12 +143,12 @@ def _stream(file: str) -> tuple[io.BufferedReader, int]:
 
 
 def decoded(raw: bytes) -> str:
-    """Bytes that are not UTF-8 become lone surrogates, which are looked for in the columns that are read."""
+    """Decode UTF-8; invalid bytes become lone surrogates, which are rejected in the columns that are read."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 class _Lines:
-    """One text per line. Lines end with a line feed alone, as other separators may be part of a text."""
+    """One text per line. Only line feeds end a line, since other separators may be part of a text."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -174,7 +174,7 @@ class _Lines:
 
 
 class _JsonLines:
-    """One JSON object per line, or a string, which is the text."""
+    """One JSON object per line, or one JSON string that is the text."""
 
     def __init__(self, file: str, source: Source) -> None:
         self._file, self._source = file, source
@@ -182,16 +182,16 @@ class _JsonLines:
         self.start, self.records, self.close = self._lines.start, self._lines.records, self._lines.close
 
     def columns(self) -> Sequence[str]:
-        """Those of the first rows, until all that are wanted have been seen."""
-        wanted, seen, refusals = set(self._source.columns), dict[str, None](), list[str]()
+        """The columns of the first rows, up to the row where all requested ones have occurred."""
+        requested, seen, refusals = set(self._source.columns), dict[str, None](), list[str]()
         for record in islice(self.records(*self.start), LOOK):
             if not refusals and not seen and record.raw.lstrip().startswith(b"["):
-                raise BadInput(f"{self._file} is a JSON array; write one object per line (jq -c '.[]' does)")
+                raise BadInput(f"{self._file} is a JSON array; write one object per line, for example with jq -c '.[]'")
             try:
                 seen |= dict.fromkeys(self.cells(record.raw))
             except Refused as why:
                 refusals.append(f"line {record.line} is {why}")
-            if wanted <= seen.keys():
+            if requested <= seen.keys():
                 break
         if refusals and not seen:
             raise BadInput(f"{self._file} does not hold one JSON object per line: {refusals[0]}")
@@ -202,7 +202,7 @@ class _JsonLines:
             value: object = json.loads(decoded(raw.rstrip(b"\r\n")))
         except json.JSONDecodeError as error:
             raise Refused(f"not JSON: {error.msg} at character {error.pos + 1}") from error
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits; lists in lists in lists
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, deeply nested lists
             raise Refused("not JSON that can be read: a number is too long or the nesting too deep") from error
         if isinstance(value, str):
             return {self._source.text: value}
@@ -212,7 +212,7 @@ class _JsonLines:
 
 
 class _Counted:
-    """The lines of a stream as text, with the place and number of the one that comes next."""
+    """The lines of a stream as text, with the position and number of the next line."""
 
     def __init__(self, stream: io.BufferedReader, place: int, line: int) -> None:
         self._stream, self.place, self.line = stream, place, line
@@ -230,20 +230,20 @@ class _Counted:
 
 
 class _Csv:
-    """Fields parted by a comma or tab, quoted where needed, under a header.
+    """Fields separated by commas or tabs, with optional quotes and a header.
 
-    Strict: a quotation mark out of place rejects its row instead of joining it with others.
+    Parsing is strict: a misplaced quotation mark rejects its row instead of joining it with others.
     """
 
     WORDS = (
         ("unexpected end", "a quotation mark is opened and never closed"),
         ("expected after", "text follows a closing quotation mark; inside quotes, write a quotation mark twice"),
-        ("new-line", "a carriage return stands outside quotation marks"),
+        ("new-line", "a carriage return outside quotation marks"),
         ("larger than", f"a field has more than {LONGEST} characters; is a quotation mark never closed?"),
     )
 
     def __init__(self, file: str, delimiter: str) -> None:
-        # The csv module has one limit for the whole process; it is only ever raised.
+        # The csv module has one limit per process; never lower it.
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
         self._file, self._delimiter = file, delimiter
         self._stream, start = _stream(file)
@@ -271,7 +271,7 @@ class _Csv:
             yield from self._records(_Counted(self._stream, place, line))
 
     def _records(self, lines: _Counted) -> Iterator[Record]:
-        """The csv module asks for no more lines than a record has, so that its end is where the lines are."""
+        """Parse records. The csv module reads only the lines of a record, so the position after it is its end."""
         reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
         while True:
             place, line = lines.place, lines.line
@@ -293,22 +293,22 @@ class _Csv:
         return dict(zip(self._header, raw, strict=True))
 
     def _words(self, error: csv.Error) -> str:
-        return next((words for said, words in self.WORDS if said in str(error)), str(error))
+        return next((words for part, words in self.WORDS if part in str(error)), str(error))
 
     def close(self) -> None:
         self._stream.close()
 
 
 class _Parquet:
-    """The named columns of a Parquet file. Moving on inside a row group goes on from the rows in hand."""
+    """The named columns of a Parquet file. Moving forward within a row group continues from the current batch."""
 
     def __init__(self, file: str, source: Source) -> None:
         import pyarrow
         import pyarrow.parquet
 
         self._file, self._source = file, source
-        self._trouble = pyarrow.ArrowException
-        with reading(file, self._trouble):
+        self._error = pyarrow.ArrowException
+        with reading(file, self._error):
             self._parquet: Any = pyarrow.parquet.ParquetFile(file, buffer_size=2**20, pre_buffer=False)
         groups: Any = self._parquet.metadata
         self._firsts = [0, *accumulate(groups.row_group(g).num_rows for g in range(groups.num_row_groups))]
@@ -322,7 +322,7 @@ class _Parquet:
         return _columns(self._parquet.schema_arrow, self._file, self._source)
 
     def records(self, place: int, line: int) -> Iterator[Record]:
-        with reading(self._file, self._trouble):
+        with reading(self._file, self._error):
             self._move(place)
             while len(self._batch):
                 rest = self._batch[place - self._at :]
@@ -331,7 +331,7 @@ class _Parquet:
                 self._advance()
 
     def _move(self, place: int) -> None:
-        """To the batch that holds the row: on from the one in hand, unless a new start at the row's group is nearer."""
+        """Move to the batch of a row: forward from the current batch, or from the start of its group if nearer."""
         group, following = (bisect_right(self._firsts, row) - 1 for row in (place, self._at + len(self._batch)))
         if not len(self._batch) or place < self._at or group > following:
             self._at, self._batch = self._firsts[group], ()
@@ -353,7 +353,7 @@ class _Parquet:
 
 
 class DataSet:
-    """A data set of the datasets library, memory-mapped by it."""
+    """A data set of the datasets library, memory-mapped."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -378,16 +378,16 @@ class DataSet:
 
 
 def _columns(schema: Any, file: str, source: Source) -> list[str]:
-    """The names of a table's columns; those of the texts must be able to hold text."""
+    """The column names of a table; raises BadInput if a text column does not hold text."""
     for name in {source.text, source.pair} & set(schema.names):
         kind = schema.types[schema.names.index(name)]
         if not re.fullmatch(r"null|(large_)?(string|binary)(_view)?", str(_plain(kind))):
-            raise BadInput(f"column {name!r} of {file} holds {kind}, not text; name another column")
+            raise BadInput(f"column {name!r} of {file} holds {kind}, not text; choose another column")
     return list(schema.names)
 
 
 def _table_records(table: Any, names: Sequence[str], place: int, line: int) -> Iterator[Record]:
-    """The rows of a table or batch; their size is that of their strings."""
+    """The rows of a table or batch; their size counts only strings."""
     columns = [_values(table.column(name)) for name in names]
     for row, values in enumerate(zip(*columns, strict=True)):
         size = sum(len(value) for value in values if isinstance(value, bytes))
@@ -395,7 +395,7 @@ def _table_records(table: Any, names: Sequence[str], place: int, line: int) -> I
 
 
 def _values(column: Any) -> list[object]:
-    """Strings as bytes, since Parquet does not promise that they are UTF-8; the rest as it is."""
+    """The values of a column, with strings as bytes, since Parquet does not guarantee valid UTF-8."""
     import pyarrow
 
     kind = _plain(column.type)
@@ -405,7 +405,7 @@ def _values(column: Any) -> list[object]:
 
 
 def _plain(kind: Any) -> Any:
-    """The type of the values of a column, also if it keeps each value once."""
+    """The type of a column's values, also for dictionary-encoded columns."""
     import pyarrow
 
     return kind.value_type if pyarrow.types.is_dictionary(kind) else kind

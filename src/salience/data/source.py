@@ -1,4 +1,4 @@
-"""A source found and checked: files by path, glob or folder, or a data set by name."""
+"""Locate and check a source: files by path, glob or folder, or a data set by name."""
 
 import glob
 import os
@@ -15,7 +15,7 @@ from salience.data.values import Source, Spans
 from salience.errors import BadInput, choose
 
 LIKELY = ("sentence", "content", "review", "body")
-"""What the column of texts is often called where it is not called text."""
+"""Common names of the text column, other than ``text``."""
 
 
 def source(
@@ -29,36 +29,43 @@ def source(
     spans: Spans = "characters",
     split: str | None = None,
     subset: str | None = None,
+    target: str | None = None,
+    keep: Sequence[str] = (),
+    delimiter: str | None = None,
 ) -> Source:
-    """A file, a glob, a folder or the name of a data set, with the columns that hold the texts; checked.
+    """Describe a data source and check that it exists and has the named columns.
 
-    All files of a glob or folder are read, sorted by name; they share one format. A folder is handed to the datasets
-    library if a split or subset is named, or if it was written by ``save_to_disk``. A name that is no path is a data
-    set of that library. ``label`` is the column of labels, which are explained in place of those predicted, and
-    learnt in training. ``rationale`` is the column of human rationales: lists of [start, end] ``spans``, or the words'
-    ``sentiments``.
+    ``name`` is a file, a glob, a folder or the name of a data set. All files of a glob or folder are read, sorted by
+    name; they must share one format. A folder is read by the datasets library if a split or subset is named, or if it
+    was written by ``save_to_disk``. A name that is not a path is a data set of that library. ``label`` is the column of
+    true labels, which are kept with explanations and learnt in training; ``target`` is the column of the labels to
+    explain instead of the predictions. ``rationale`` is the column of human rationales: lists of [start, end]
+    ``spans``, or the words' ``sentiments``. ``keep`` names other columns that a run keeps with the explanations.
+    ``delimiter`` separates the fields of CSV files, if not a comma.
     """
     choose(spans, get_args(Spans), "unit of spans")
     if spans == "sentiments" and rationale is not None and label is None:
         raise BadInput(
-            "sentiments of words are held against the labels of their texts; name the column (--label-column)"
+            "sentiments of words are compared with the labels of their texts; name the label column (--label-column)"
         )
-    found, files = _located(os.fspath(name), by_library=bool(split or subset))
+    located, files = _locate(os.fspath(name), by_library=bool(split or subset))
     if files and (split or subset):
-        raise BadInput(f"{found} is read as it is: split and subset are for folders and names of data sets")
+        raise BadInput(f"{located} is a file; split and subset are for folders and names of data sets")
+    _check_delimiter(delimiter, files)
     if not files:
-        split = library.one_split(found, subset, split)
-    checked = Source(found, files, text, pair, id, label, rationale, spans, split, subset)
-    filled = [_has_rows(checked, file) for file in checked.files or (checked.name,)]
-    if not any(filled):
-        raise BadInput(f"{found} holds no rows; give data with at least one text")
+        split = library.one_split(located, subset, split)
+    kept = tuple(dict.fromkeys([keep] if isinstance(keep, str) else keep))
+    checked = Source(located, files, text, pair, id, label, rationale, spans, split, subset, target, kept, delimiter)
+    has_rows = [_has_rows(checked, file) for file in checked.files or (checked.name,)]
+    if not any(has_rows):
+        raise BadInput(f"{located} holds no rows; expected at least one text")
     return checked
 
 
 def fingerprint(source: Source) -> dict[str, object]:
-    """What identifies the content, ready for JSON: each file's name, size and hash, or the hash of a data set's rows.
+    """Identify the content of a source: the name, size and hash of each file, or the hash of a data set's rows.
 
-    Folders are left out, so that data may be moved. Of a data set only the named columns count.
+    Folders are left out, so that data may be moved. Only the named columns of a data set are hashed.
     """
     if source.files:
         return {"files": [_file_print(file) for file in source.files]}
@@ -70,8 +77,8 @@ def fingerprint(source: Source) -> dict[str, object]:
     return {"name": name, "subset": source.subset, "split": source.split, "blake2b": digest.hexdigest()}
 
 
-def _located(name: str, *, by_library: bool) -> tuple[str, tuple[str, ...]]:
-    """The name and its files; no files for what the datasets library reads."""
+def _locate(name: str, *, by_library: bool) -> tuple[str, tuple[str, ...]]:
+    """The name and its files; no files if the datasets library reads it."""
     path = os.path.expanduser(name)
     if os.path.isdir(path):
         if by_library or library.saved(path):
@@ -80,7 +87,7 @@ def _located(name: str, *, by_library: bool) -> tuple[str, tuple[str, ...]]:
     if os.path.isfile(path):
         return name, _of_one_format(name, [path])
     if os.path.exists(path):
-        raise BadInput(f"{name} is neither a file nor a folder; save what it gives to a file first")
+        raise BadInput(f"{name} is neither a file nor a folder; save its content to a file first")
     if re.search(r"[*?\[]", path):
         return name, _of_one_format(name, _matching(path))
     if format_of(name) is None and re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
@@ -94,7 +101,7 @@ def _in_folder(path: str) -> list[str]:
     if files:
         return files
     inner = sorted(f for f in glob.glob("**/*", root_dir=path, recursive=True) if format_of(f))
-    hint = f" Its folders do: give a glob such as '{path}/{os.path.dirname(inner[0])}/*'." if inner else ""
+    hint = f" Its subfolders do; use a glob such as '{path}/{os.path.dirname(inner[0])}/*'." if inner else ""
     raise BadInput(f"{path} holds no data files (endings: {endings()}).{hint}")
 
 
@@ -106,29 +113,43 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _of_one_format(name: str, files: list[str]) -> tuple[str, ...]:
-    """The files sorted, with absolute paths, since workers may run elsewhere."""
+    """The sorted absolute paths of the files; raises BadInput unless they share one format."""
     for file in files:
         if format_of(file) is None:
-            raise BadInput(f"the format of {file} cannot be told by its ending. Known endings: {endings()}.")
+            raise BadInput(f"the format of {file} is unknown; its ending must be one of {endings()}")
     if len(kinds := sorted({str(format_of(file)) for file in files})) > 1:
         some = os.path.join(name, "*.csv") if os.path.isdir(name) else "data/*.csv"
-        raise BadInput(f"{name} holds files of several formats ({', '.join(kinds)}); name one, as in {some!r}")
+        raise BadInput(f"{name} holds files of several formats ({', '.join(kinds)}); choose one, for example {some!r}")
     return tuple(sorted(os.path.abspath(file) for file in files))
 
 
 def _has_rows(source: Source, file: str) -> bool:
-    """Whether there is a row; the columns are checked on the way. A file without anything has no columns either."""
+    """Whether a file has rows; raises BadInput if a column is missing. An empty file has no columns either."""
     with closing(open_file(source, file)) as opened:
         columns = opened.columns()
         if not columns:
             return False
         for name in source.columns:
             if columns.count(name) != 1:
-                raise BadInput(_no_column(file, name, columns))
+                raise BadInput(no_column(file, name, columns))
         return next(opened.records(*opened.start), None) is not None
 
 
-def _no_column(file: str, name: str, columns: Sequence[str]) -> str:
+def _check_delimiter(delimiter: str | None, files: Sequence[str]) -> None:
+    if delimiter is None:
+        return
+    if len(delimiter) != 1 or delimiter in '"\r\n\0 ' or not delimiter.isprintable() | (delimiter == "\t"):
+        raise BadInput(f"the delimiter must be one character, such as ';' or '|', not {delimiter!r}")
+    if not files or format_of(files[0]) not in ("CSV", "TSV"):
+        raise BadInput("a delimiter is for CSV files (.csv, .tsv); other formats have none, so leave it out")
+
+
+def no_column(file: str, name: str, columns: Sequence[str]) -> str:
+    """The message for a column that is missing or ambiguous."""
+    if separators := _other_separator(file, columns):
+        return (
+            f"{file} looks separated by {separators!r}, not by commas; name the delimiter: --delimiter {separators!r}"
+        )
     if name in columns:
         return f"{file} has {columns.count(name)} columns {name!r}; rename one of them"
     same = [column for column in columns if column.casefold() == name.casefold()]
@@ -138,6 +159,13 @@ def _no_column(file: str, name: str, columns: Sequence[str]) -> str:
     some = ", ".join(library.short(repr(column), 40) for column in columns[:12])
     more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
     return f"{file} has no column {name!r}.{hint} Its columns: {some}{more}."
+
+
+def _other_separator(file: str, columns: Sequence[str]) -> str:
+    """The character that seems to separate the fields of a CSV file whose header was read as a single column."""
+    if format_of(file) != "CSV" or len(columns) > 1:
+        return ""
+    return max((c for c in ";\t|" if c in columns[0]), key=columns[0].count, default="")
 
 
 def _file_print(file: str) -> dict[str, object]:

@@ -1,16 +1,17 @@
-"""The values of reading: where texts come from, and what a row of it is."""
+"""Values of reading data: sources, shards and rows."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Spans = Literal["characters", "words", "sentiments"]
-"""What a rationale is: [start, end] spans of characters, or of words between white space; or a sentiment for each such
-word, 0 to 4 with 2 as neutral, of which those that speak for the text's label, 0 or 1, are the rationale."""
+"""The form of rationales: [start, end] spans of characters or of whitespace-separated words, or one sentiment per word.
+
+Sentiments range from 0 to 4, with 2 as neutral; words whose sentiment matches the label, 0 or 1, are the rationale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where texts come from, as found and checked by ``source``. Without files it is a data set's name."""
+    """A checked data source, as returned by ``source``. Without files, ``name`` is that of a data set."""
 
     name: str
     files: tuple[str, ...]
@@ -22,19 +23,23 @@ class Source:
     spans: Spans = "characters"
     split: str | None = None
     subset: str | None = None
+    target: str | None = None
+    keep: tuple[str, ...] = ()
+    delimiter: str | None = None
+    """The separator of CSV files, if it is not that of their ending."""
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read, each once."""
-        named = (self.text, self.pair, self.id, self.label, self.rationale)
+        """The columns to read, without duplicates."""
+        named = (self.text, self.pair, self.id, self.label, self.rationale, self.target, *self.keep)
         return list(dict.fromkeys(name for name in named if name is not None))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One text. ``number`` counts all rows from 0, rejected ones too; it is also the id if no column holds one.
+    """One text. ``number`` counts all rows from 0, rejected ones included; it is the id if no id column is named.
 
-    ``line`` counts from 1: lines of the file, or rows in Parquet and data sets.
+    ``line`` counts from 1: lines of a file, or rows of a Parquet file or data set.
     """
 
     number: int
@@ -44,11 +49,15 @@ class Row:
     label: str | int | float | tuple[str | int, ...] | None = None
     rationale: tuple[tuple[int, int], ...] | None = None
     """Character spans of the text."""
+    target: str | int | float | tuple[str | int, ...] | None = None
+    """The label to explain instead of the prediction."""
+    kept: tuple[tuple[str, str | None], ...] = ()
+    """Other columns to keep, by name; values that are not strings are JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row that cannot be used, and why."""
+    """An invalid row, with the reason."""
 
     number: int
     file: str
@@ -60,8 +69,8 @@ class Rejected:
 class Shard:
     """Consecutive rows of one file.
 
-    ``place`` is where the first begins: a byte of the (unpacked) file, or a row in Parquet and data sets. ``line`` is
-    its line as in ``Row``, ``first`` its number in the source. ``size`` is in bytes.
+    ``place`` is where the first row starts: a byte of the (decompressed) file, or a row of a Parquet file or data set.
+    ``line`` is its line as in ``Row``, and ``first`` its number in the source. ``size`` is in bytes.
     """
 
     number: int

@@ -1,8 +1,12 @@
-"""Every method, found by its function's name."""
+"""All attribution methods, looked up by function name."""
 
 from collections.abc import Callable
 from typing import Any
 
+from salience.core.erasure import replaced
+from salience.core.passes import Needs, Pass, differentiate, forward, one_pass
+from salience.core.rows import Erased, Pack, Rows, erased_values, observed, value
+from salience.core.types import Attribution, Targets
 from salience.errors import choose
 from salience.methods.attention import (
     attention,
@@ -13,11 +17,56 @@ from salience.methods.attention import (
     value_zeroing,
 )
 from salience.methods.control import position, random, uniform
+from salience.methods.decoding import coherence, fit_head
 from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
 from salience.methods.layers import layer_saliency
 from salience.methods.path import gradient_shap, integrated_gradients
-from salience.methods.perturbation import kernel_shap, lime, occlusion
+from salience.methods.perturbation import lime, occlusion
 from salience.methods.propagation import deep_lift, lrp
+from salience.methods.shapley import kernel_shap, partition_shap
+
+__all__ = [
+    "CONTROLS",
+    "METHODS",
+    "Attribution",
+    "Erased",
+    "Needs",
+    "Pack",
+    "Pass",
+    "Rows",
+    "Targets",
+    "attention",
+    "attention_flow",
+    "attention_relevance",
+    "attention_rollout",
+    "attention_x_gradient",
+    "coherence",
+    "deep_lift",
+    "differentiate",
+    "erased_values",
+    "find_method",
+    "fit_head",
+    "forward",
+    "gradient",
+    "gradient_shap",
+    "input_x_gradient",
+    "integrated_gradients",
+    "kernel_shap",
+    "layer_saliency",
+    "lime",
+    "lrp",
+    "observed",
+    "occlusion",
+    "one_pass",
+    "partition_shap",
+    "position",
+    "random",
+    "replaced",
+    "smooth_grad",
+    "uniform",
+    "value",
+    "value_zeroing",
+]
 
 METHODS: tuple[Callable[..., Any], ...] = (
     gradient,
@@ -30,6 +79,7 @@ METHODS: tuple[Callable[..., Any], ...] = (
     occlusion,
     lime,
     kernel_shap,
+    partition_shap,
     attention,
     attention_rollout,
     attention_flow,
@@ -41,9 +91,14 @@ METHODS: tuple[Callable[..., Any], ...] = (
     uniform,
     position,
 )
+"""All methods that :func:`salience.explain` knows by name."""
 
 
-def find(name: str) -> Callable[..., Any]:
-    """A method by its name."""
+def find_method(name: str) -> Callable[..., Any]:
+    """Return the method with this name."""
     by_name = {m.__name__: m for m in METHODS}
     return by_name[choose(name, by_name, "method")]
+
+
+CONTROLS = ("random", "uniform", "position")
+"""Explanations that ignore the model. Every evaluation table includes them."""

@@ -1,4 +1,4 @@
-"""Methods that read attention weights: alone, with their gradients, or followed through the layers."""
+"""Methods based on attention weights: alone, with their gradients, or traced through the layers."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial, reduce
@@ -7,123 +7,134 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
+from salience.core.passes import Needs, Pass, one_pass
+from salience.core.types import Attribution, Batch, Block, Model, Replays, Site, Targets
 from salience.errors import BadInput, UnsupportedModel, choose
-from salience.passes import Needs, Pass, one_pass
-from salience.types import Attribution, Batch, Block, Model, Replays, Targets
 
 Layer = int | Literal["all"] | None
-"""A layer's number, counted from the end if negative. All of them are for ``explain``: an explanation for each."""
-Row = Literal["auto", "cls", "last", "mean"]
-ROWS = get_args(Row)
+"""A layer number, counted from the end if negative. ``"all"`` is for ``explain``: one explanation per layer."""
+QueryRow = Literal["auto", "cls", "last", "mean"]
+ROWS = get_args(QueryRow)
 Heads = Literal["mean", "max"] | Sequence[int]
 Sign = Literal["signed", "positive"]
 SIGNS = get_args(Sign)
 
 UNIT = 2**30
-"""Capacities of the flow are whole multiples of 1 / UNIT: the largest power of two that fits 32-bit integers."""
+"""Flow capacities are rounded to multiples of 1 / UNIT, the largest power of two that fits 32-bit integers."""
 
 
 @one_pass(Needs.ATTENTION)
-def attention(seen: Pass, *, layer: Layer = None, heads: Heads = "mean", row: Row = "auto") -> Attribution:
-    """How much the classifier's position attends to each token: a_i, heads averaged, last layer unless told.
+def attention(result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto") -> Attribution:
+    """The attention weight of each token at the position the classifier reads: a_i, averaged over heads.
 
-    Paper: Bahdanau et al. 2015, arXiv:1409.0473; whether it explains: Jain & Wallace 2019, arXiv:1902.10186
+    The last layer is used unless ``layer`` names another one.
+
+    Paper: Bahdanau et al. 2015, arXiv:1409.0473; whether it is an explanation: Jain & Wallace 2019, arXiv:1902.10186
     Cost: 1 forward
     Needs: attention weights
     """
-    number = numbered(layer, seen.model, of=seen.model.layers)
-    a = _merged(seen.output.attention[number - 1], heads)
-    return Attribution(_read(a, seen.model, seen.batch, row), settings={"layer": number})
+    number = layer_number(layer, result.model, of=result.model.layers)
+    a = _merged(result.output.attention[number - 1], heads)
+    return Attribution(_read(a, result.model, result.batch, row), settings={"layer": number}, signed=False)
 
 
 @one_pass(Needs.ATTENTION)
-def attention_rollout(seen: Pass, *, row: Row = "auto") -> Tensor:
-    """Attention followed through all layers, half of each step through the residual: Π_l (½ A_l + ½ I).
+def attention_rollout(result: Pass, *, row: QueryRow = "auto") -> Attribution:
+    """Attention multiplied through all layers, with half of each step through the residual: Π_l (½ A_l + ½ I).
 
     Paper: Abnar & Zuidema 2020, arXiv:2005.00928, section 3
     Cost: 1 forward
     Needs: attention weights from every token to every token
     """
-    steps = [_with_residual(a, seen.batch) for a in _square(seen, "attention_rollout")]
-    return _read(_rolled(steps), seen.model, seen.batch, row)
+    steps = [_with_residual(a, result.model, result.batch) for a in _token_to_token(result, "attention_rollout")]
+    return Attribution(_read(_product(steps), result.model, result.batch, row), signed=False)
 
 
 @one_pass(Needs.ATTENTION)
-def attention_flow(seen: Pass, *, row: Row = "auto") -> Tensor:
-    """The largest flow from each token to the read-out, with ½ A_l + ½ I as the capacities between layers.
+def attention_flow(result: Pass, *, row: QueryRow = "auto") -> Attribution:
+    """The maximum flow from each token to the readout, with ½ A_l + ½ I as the capacities between layers.
 
     Paper: Abnar & Zuidema 2020, arXiv:2005.00928, section 3
     Cost: 1 forward, and one maximum flow per token on the CPU
     Needs: attention weights from every token to every token
     """
-    steps = torch.stack([_with_residual(a, seen.batch) for a in _square(seen, "attention_flow")], 1)
-    r = readout(seen.model, seen.batch, row)
+    steps = torch.stack(
+        [_with_residual(a, result.model, result.batch) for a in _token_to_token(result, "attention_flow")], 1
+    )
+    r = readout(result.model, result.batch, row)
     flows = torch.zeros_like(r)
-    for text, n in enumerate(seen.batch.mask.sum(1).tolist()):
-        found = _maximum_flows(steps[text, :, :n, :n].cpu().double().numpy(), r[text, :n].cpu().double().numpy())
-        flows[text, :n] = torch.from_numpy(found).to(flows)
-    return flows
+    for text, n in enumerate(result.batch.mask.sum(1).tolist()):
+        flow = _maximum_flows(steps[text, :, :n, :n].cpu().double().numpy(), r[text, :n].cpu().double().numpy())
+        flows[text, :n] = torch.from_numpy(flow).to(flows)
+    return Attribution(flows, signed=False)
 
 
 @one_pass(Needs.ATTENTION_GRADIENT)
-def attention_x_gradient(seen: Pass, *, layer: Layer = None, sign: Sign = "signed") -> Attribution:
-    """The first-order effect of the attention that a token receives: Σ_h Σ_q a_qi · ∂f/∂a_qi, last layer unless told.
+def attention_x_gradient(result: Pass, *, layer: Layer = None, sign: Sign = "signed") -> Attribution:
+    """The first-order effect of the attention that a token receives: Σ_h Σ_q a_qi · ∂f/∂a_qi.
 
-    ``sign="positive"`` keeps only the weights that speak for the target, before the sum.
+    The last layer is used unless ``layer`` names another one. ``sign="positive"`` drops negative terms before the sum.
 
     Paper: Serrano & Smith 2019, arXiv:1906.03731; with the positive part Barkan et al. 2021, arXiv:2204.11073
     Cost: 1 forward, 1 backward
     Needs: attention weights with gradients
     """
-    number = numbered(layer, seen.model, of=seen.model.layers)
-    effect = (seen.output.attention[number - 1] * seen.attention_gradient[number - 1]).float()
+    number = layer_number(layer, result.model, of=result.model.layers)
+    effect = (result.output.attention[number - 1] * result.attention_gradient[number - 1]).float()
     kept = effect.relu() if choose(sign, SIGNS, "sign") == "positive" else effect
-    return Attribution(_real(kept.sum(1), seen.batch).sum(1), settings={"layer": number})
+    scores = _real(kept.sum(1), result.model, result.batch).sum(1)
+    return Attribution(scores, settings={"layer": number}, signed=sign == "signed")
 
 
 @one_pass(Needs.ATTENTION_GRADIENT)
-def attention_relevance(seen: Pass, *, row: Row = "auto") -> Tensor:
-    """Relevance carried through all layers by the attention that speaks for the target: R ← R + mean_h (∇A ⊙ A)⁺ R.
+def attention_relevance(result: Pass, *, row: QueryRow = "auto") -> Attribution:
+    """Relevance propagated through all layers by attention that supports the target: R ← R + mean_h (∇A ⊙ A)⁺ R.
 
     Paper: Chefer et al. 2021, arXiv:2103.15679, eq. 5 and 6
     Cost: 1 forward, 1 backward
     Needs: attention weights with gradients, from every token to every token
     """
-    relevance = torch.eye(seen.batch.width, device=seen.batch.ids.device)
-    for a, g in zip(_square(seen, "attention_relevance"), seen.attention_gradient, strict=True):
-        relevance = relevance + _real((a * g).float().relu().mean(1), seen.batch) @ relevance
-    return _read(relevance, seen.model, seen.batch, row)
+    relevance = torch.eye(result.batch.width, device=result.batch.ids.device)
+    for a, g in zip(_token_to_token(result, "attention_relevance"), result.attention_gradient, strict=True):
+        relevance = relevance + _real((a * g).float().relu().mean(1), result.model, result.batch) @ relevance
+    return Attribution(_read(relevance, result.model, result.batch, row), signed=False)
 
 
-def value_zeroing(model: Model, batch: Batch, target: Targets, /, *, layer: Layer = None, row: Row = "auto") -> Tensor:
-    """How far each token's value vector moves the others: C_ij = 1 − cos(x_i, x_i without value j), layers multiplied.
+def value_zeroing(
+    model: Model, batch: Batch, target: Targets, /, *, layer: Layer = None, row: QueryRow = "auto"
+) -> Attribution:
+    """How much each token's value vector changes the others: C_ij = 1 − cos(x_i, x_i without value j), over all layers.
 
-    Each layer is run alone, on the inputs it had, with one value vector set to zero; rows of C are normalised. With
-    ``layer`` only that layer's C is read.
+    Each layer is run again on its own inputs with one value vector set to zero. Rows of C are normalised, and the C of
+    all layers are multiplied; with ``layer`` only that layer's C is used.
 
     Paper: Mohebbi et al. 2023, arXiv:2301.12971, section 3
-    Cost: 1 forward, and for each token 1 more
+    Cost: 1 forward, plus 1 per token
     Needs: attention that can be edited, from every token to every token
     """
-    if not isinstance(model, Replays):
+    if model.single_query:
         raise UnsupportedModel(_one_query(model, "value_zeroing"))
-    chosen = slice(None) if layer is None else slice((n := numbered(layer, model, of=model.layers)) - 1, n)
+    if not isinstance(model, Replays):
+        raise UnsupportedModel(
+            f"value_zeroing runs single layers again, which {model.name} cannot do: its adapter has no replay(). Use "
+            "'attention_rollout' or 'attention_relevance'."
+        )
+    chosen = slice(None) if layer is None else slice((n := layer_number(layer, model, of=model.layers)) - 1, n)
     with model.replay(batch) as blocks:
-        changes = [_changes(block, batch) for block in blocks[chosen]]
-    return _read(_rolled(changes), model, batch, row)
+        changes = [_changes(block, model, batch) for block in blocks[chosen]]
+    return Attribution(_read(_product(changes), model, batch, row), signed=False)
 
 
-def numbered(layer: Layer, model: Model, *, of: int, first: int = 1) -> int:
-    """A layer's number from ``first`` to ``of``: counted from the end if negative, the last if None."""
+def layer_number(layer: Layer, model: Model, *, of: int, first: int = 1) -> int:
+    """Return the layer number, from ``first`` to ``of``: counted from the end if negative, the last if None."""
     if layer is None:
         return of
     if layer == "all":
         raise BadInput(
-            "a method reads one layer at a time; layer='all' is for salience.explain, which calls it for each"
+            "a method reads one layer at a time; layer='all' is supported by salience.explain, which runs the method "
+            "once per layer"
         )
     number = layer + of + 1 if layer < 0 else layer
     if not first <= number <= of:
@@ -132,30 +143,30 @@ def numbered(layer: Layer, model: Model, *, of: int, first: int = 1) -> int:
 
 
 def _merged(a: Float[Tensor, "b h q t"], heads: Heads) -> Float[Tensor, "b q t"]:
-    """One weight per pair of positions from those of the heads."""
+    """Combine the heads into one weight per pair of positions."""
     if isinstance(heads, str):
         return a.mean(1) if choose(heads, ("mean", "max"), "heads") == "mean" else a.amax(1)
     if not heads or not all(1 <= n <= a.shape[1] for n in heads):
-        raise BadInput(f"heads={list(heads)} does not fit: the heads are numbered 1 to {a.shape[1]}")
+        raise BadInput(f"heads={list(heads)} is not valid: the heads are numbered 1 to {a.shape[1]}")
     return a[:, [n - 1 for n in heads]].mean(1)
 
 
-def _real(a: Float[Tensor, "b q t"], batch: Batch) -> Float[Tensor, "b q t"]:
-    """Weights without those from and to padding."""
-    seen = a * batch.mask[:, None]
-    return seen * batch.mask[..., None] if a.shape[1] == batch.width else seen
+def _real(a: Float[Tensor, "b q t"], model: Model, batch: Batch) -> Float[Tensor, "b q t"]:
+    """Set the weights from and to padding to zero. A single query is never padding."""
+    kept = a * batch.mask[:, None]
+    return kept if model.single_query else kept * batch.mask[..., None]
 
 
 def _read(a: Float[Tensor, "b q t"], model: Model, batch: Batch, row: str) -> Float[Tensor, "b t"]:
-    """The row that the classifier reads, or the mean of those it reads."""
+    """Return the row that the classifier reads, or the mean of the rows it reads."""
     r = readout(model, batch, row)
-    if a.shape[1] != batch.width:  # a pooled model: its one query is the row
+    if model.single_query:  # there is only one row
         r = torch.ones_like(r[:, :1])
-    return (r[:, None] @ _real(a.float(), batch))[:, 0]
+    return (r[:, None] @ _real(a.float(), model, batch))[:, 0]
 
 
 def readout(model: Model, batch: Batch, row: str) -> Float[Tensor, "b q"]:
-    """The weight of each query position; rows sum to 1."""
+    """Return the weight of each query position; rows sum to 1."""
     if choose(row, ROWS, "row") == "auto":
         return model.read_from(batch).float()
     real = batch.mask.float()
@@ -165,31 +176,31 @@ def readout(model: Model, batch: Batch, row: str) -> Float[Tensor, "b q"]:
     return torch.nn.functional.one_hot(at, batch.width).float()
 
 
-def _square(seen: Pass, method: str) -> Iterable[Float[Tensor, "b h t t"]]:
-    if any(a.shape[2] != a.shape[3] for a in seen.output.attention):
-        raise UnsupportedModel(_one_query(seen.model, method))
-    return seen.output.attention
+def _token_to_token(result: Pass, method: str) -> Iterable[Float[Tensor, "b h t t"]]:
+    if result.model.single_query:
+        raise UnsupportedModel(_one_query(result.model, method))
+    return result.output.attention
 
 
 def _one_query(model: Model, method: str) -> str:
     return (
-        f"{method} follows attention from token to token, and {model.name} has a single query that reads all tokens "
-        "at once. Use 'attention' or 'attention_x_gradient'."
+        f"{method} follows attention from token to token, but {model.name} has a single query over all tokens. "
+        "Use 'attention' or 'attention_x_gradient'."
     )
 
 
-def _with_residual(a: Float[Tensor, "b h t t"], batch: Batch) -> Float[Tensor, "b t t"]:
-    """½ A + ½ I with heads averaged and rows that sum to 1 over the real tokens; padding keeps to itself."""
-    mixed = 0.5 * _real(a.float().mean(1), batch) + 0.5 * torch.eye(batch.width, device=a.device)
+def _with_residual(a: Float[Tensor, "b h t t"], model: Model, batch: Batch) -> Float[Tensor, "b t t"]:
+    """½ A + ½ I, averaged over heads, with rows that sum to 1 over the real tokens; padding attends to itself."""
+    mixed = 0.5 * _real(a.float().mean(1), model, batch) + 0.5 * torch.eye(batch.width, device=a.device)
     return mixed / mixed.sum(-1, keepdim=True)
 
 
-def _rolled(steps: Sequence[Float[Tensor, "b t t"]]) -> Float[Tensor, "b t t"]:
+def _product(steps: Sequence[Float[Tensor, "b t t"]]) -> Float[Tensor, "b t t"]:
     return reduce(lambda below, above: above @ below, steps)
 
 
 def _maximum_flows(steps: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """The flow that can run from each token of layer 0 to the read-out, whose edges have the capacities r.
+    """The maximum flow from each token of layer 0 to the readout, whose edges have the capacities r.
 
     Rounding each capacity to 1 / UNIT changes a flow by at most (edges of its smallest cut) / 2 UNIT.
     """
@@ -201,29 +212,33 @@ def _maximum_flows(steps: np.ndarray, r: np.ndarray) -> np.ndarray:
     size = nodes.size + 1
     kept = capacity > 0
     edges = (capacity[kept], (np.concatenate(above)[kept], np.concatenate(below)[kept]))
+    # Imported here, as it would delay the start of every command.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
     graph = csr_array(edges, shape=(size, size))
     return np.array([maximum_flow(graph, size - 1, token).flow_value for token in range(n)]) / UNIT
 
 
-def _changes(block: Block, batch: Batch) -> Float[Tensor, "b t t"]:
-    """C of one layer, rows normalised."""
-    whole = _directions(block(lambda _, a: a))
-    columns = [_apart(_directions(block(partial(_silenced, j))), whole) for j in range(batch.width)]
-    C = _real(torch.stack(columns, -1).to(batch.mask.device), batch)
+def _changes(block: Block, model: Model, batch: Batch) -> Float[Tensor, "b t t"]:
+    """C of one layer, with normalised rows."""
+    whole = _unit_vectors(block(lambda _, a: a))
+    columns = [_cosine_distance(_unit_vectors(block(partial(_without_column, j))), whole) for j in range(batch.width)]
+    C = _real(torch.stack(columns, -1).to(batch.mask.device), model, batch)
     return C / C.sum(-1, keepdim=True).clamp_min(torch.finfo(C.dtype).tiny)
 
 
-def _apart(x: Float[Tensor, "b t k"], y: Float[Tensor, "b t k"]) -> Float[Tensor, "b t"]:
-    """1 − cos: for unit vectors |x − y|² / 2, without its loss of digits where the two are close."""
+def _cosine_distance(x: Float[Tensor, "b t k"], y: Float[Tensor, "b t k"]) -> Float[Tensor, "b t"]:
+    """1 − cos, computed as |x − y|² / 2 for unit vectors to keep precision where the two are close."""
     return ((x - y).square().sum(-1) / 2).float()
 
 
-def _directions(x: Float[Tensor, "b t k"]) -> Float[Tensor, "b t k"]:
+def _unit_vectors(x: Float[Tensor, "b t k"]) -> Float[Tensor, "b t k"]:
     return torch.nn.functional.normalize(x.cpu().double(), dim=-1)
 
 
-def _silenced(token: int, _: int, a: Float[Tensor, "b h t t"]) -> Float[Tensor, "b h t t"]:
-    """Without the column of a token: the same as a value vector of zeros."""
+def _without_column(token: int, _: Site, a: Float[Tensor, "b h t t"]) -> Float[Tensor, "b h t t"]:
+    """Set a token's column to zero, which is the same as zeroing its value vector."""
     kept = torch.ones(a.shape[-1], dtype=a.dtype, device=a.device)
     kept[token] = 0
     return a * kept

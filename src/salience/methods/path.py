@@ -1,4 +1,4 @@
-"""Methods that follow the gradient along paths from a baseline to the input."""
+"""Methods that integrate the gradient along a path from a baseline to the input."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,15 +9,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from salience.batching import fitting
-from salience.erasure import Replacement, replaced, replacement, usual
+from salience.core.erasure import Replacement, replaced, replacement, usual
+from salience.core.passes import Needs
+from salience.core.randomness import Draws, padded
+from salience.core.rows import Pack, Rows, observed, value
+from salience.core.settings import Count, Nodes, NotNegative, Positive, Seed
+from salience.core.types import Attribution, Batch, Model, Targets
 from salience.errors import BadInput, choose
 from salience.methods import quadrature
-from salience.methods.gradient import value_range
+from salience.methods.gradient import dot, value_range
 from salience.methods.quadrature import Rule
-from salience.passes import differentiate, forward
-from salience.randomness import generators, padded
-from salience.types import Attribution, Batch, Model, Targets
 
 
 def integrated_gradients(
@@ -27,16 +28,17 @@ def integrated_gradients(
     /,
     *,
     baseline: Replacement | None = None,
-    tolerance: float = 0.01,
-    max_nodes: int = 129,
-    nodes: int | None = None,
+    tolerance: Positive = 0.01,
+    max_nodes: Nodes = 129,
+    nodes: Nodes | None = None,
     rule: Rule | None = None,
 ) -> Attribution:
-    """The gradient averaged on the straight path from a baseline, times the way: (e_i − b_i) · ∫ ∂f/∂e_i dα.
+    """The gradient averaged along the straight path from a baseline, times the path: (e_i − b_i) · ∫ ∂f/∂e_i dα.
 
-    Each text gets as many nodes as it needs: more are added where they are missed, until the expected error of every
-    score is at most ``tolerance`` times the text's largest score, or ``max_nodes`` are used. With ``nodes`` all texts
-    get that many, laid out by ``rule`` (Gauss-Legendre unless told otherwise).
+    The number of nodes is adaptive: nodes are added where they are needed, until the typical error of every score is
+    at most ``tolerance`` times the text's largest score, or ``max_nodes`` are used. That is an estimate, not a bound:
+    about one text in ten has a larger error. With ``nodes``, every text gets that many, placed by ``rule``
+    (Gauss-Legendre by default).
 
     Paper: Sundararajan et al. 2017, arXiv:1703.01365, eq. 1
     Cost: 17 to max_nodes forward and backward, about 22 for a sentence; with nodes: that many, and 1 forward
@@ -45,10 +47,12 @@ def integrated_gradients(
     baseline = baseline or usual(model)
     path = _Path(model, batch, target, replaced(model, batch, batch.content, baseline), model.embed(batch))
     if nodes is not None:
-        return _by_rule(path, rule or "gauss_legendre", nodes, {"baseline": baseline})
+        return _fixed_nodes(path, rule or "gauss_legendre", nodes, {"baseline": baseline})
     if rule is not None:
-        raise BadInput(f"rule={rule!r} needs a number of nodes, such as nodes=50; without one, each text gets its own")
-    return _by_need(path, tolerance, max_nodes, {"baseline": baseline})
+        raise BadInput(
+            f"rule={rule!r} needs a number of nodes, such as nodes=50; without it the nodes are chosen adaptively"
+        )
+    return _adaptive_nodes(path, tolerance, max_nodes, {"baseline": baseline})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,74 +68,66 @@ class _Path:
     def slopes(
         self, text: Int[Tensor, " r"], alpha: Float[Tensor, " r"]
     ) -> tuple[Float[Tensor, "r t"], Float[Tensor, " r"]]:
-        """(e − b) · ∂f/∂e per token, and f, at b + α (e − b): for any text at any place, in as few passes as fit."""
-        g, f = torch.zeros(len(text), self.batch.width), torch.zeros(len(text))
-        for rows, part in fitting(self.batch, text, self.model.budget):
-            at, width = text[rows], part.width
-            # In half precision 1023/1024 is 1: the place is found in more digits, and then rounded.
-            start, end = self.start[at, :width].to(alpha), self.end[at, :width].to(alpha)
-            place = torch.lerp(start, end, alpha[rows, None, None]).to(self.start)
-            seen = differentiate(self.model, part, self.target.take(at), embeddings=place)
-            assert seen.gradient is not None
-            g[rows, :width] = (seen.gradient * (end - start)).float().sum(-1).cpu()
-            f[rows] = self.target.take(at)(seen.output.logits).float().cpu()
+        """(e − b) · ∂f/∂e per token, and f, at b + α (e − b), for any number of points on any text's path."""
+        g, f = torch.zeros(len(text), self.batch.width, dtype=alpha.dtype), torch.zeros(len(text), dtype=alpha.dtype)
+
+        def point(part: Pack) -> Tensor:
+            # In half precision 1023/1024 rounds to 1, so the point is computed in float32 and rounded afterwards.
+            start, end = self._ends(part, alpha.dtype)
+            return torch.lerp(start, end, alpha[part.rows, None, None]).to(self.start)
+
+        for part, result in observed(self.model, Rows(self.batch, text, point), self.target, Needs.GRADIENT):
+            assert result.gradient is not None
+            start, end = self._ends(part, alpha.dtype)
+            rows, width = part.rows.cpu(), part.batch.width
+            g[rows, :width] = dot(result.gradient, end - start).cpu()
+            f[rows] = result.target(result.output.logits).cpu().to(f)
         return g * self.batch.mask.cpu()[text.cpu()], f
+
+    def _ends(self, part: Pack, dtype: torch.dtype) -> tuple[Float[Tensor, "k w d"], Float[Tensor, "k w d"]]:
+        width = part.batch.width
+        return self.start[part.text, :width].to(dtype), self.end[part.text, :width].to(dtype)
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    """float32, or better where the model has better."""
+    """float32, or the model's own dtype if that is wider."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _value(model: Model, batch: Batch, target: Targets, embeddings: Float[Tensor, "b t d"]) -> Float[Tensor, " b"]:
-    """f itself, by a forward pass."""
-    f = torch.zeros(len(batch))
-    for rows, part in fitting(batch, torch.arange(len(batch)), model.budget):
-        seen = forward(model, part, embeddings=embeddings[rows, : part.width])
-        f[rows] = target.take(rows)(seen.logits).float().cpu()
-    return f
-
-
-def _intact(model: Model, batch: Batch, target: Targets, e: Float[Tensor, "b t d"]) -> Float[Tensor, " b"]:
-    """f of the texts themselves, which may be known."""
-    return _value(model, batch, target, e) if target.value is None else target.value.float().cpu()
-
-
-def _by_rule(path: _Path, rule: str, nodes: int, settings: Mapping[str, object]) -> Attribution:
+def _fixed_nodes(path: _Path, rule: str, nodes: int, settings: Mapping[str, object]) -> Attribution:
     """Σ_k w_k g(α_k), with the same nodes for every text."""
     alphas, weights = quadrature.fixed(rule, nodes)
     scores = torch.from_numpy(np.stack([weights @ g for g, _ in _at(path, [alphas] * len(path.batch))])).float()
-    high = _intact(path.model, path.batch, path.target, path.end)
-    low = _value(path.model, path.batch, path.target, path.start)
-    gaps = {"completeness": scores.sum(1) - (high - low)}
+    high = value(path.model, path.batch, path.target)
+    low = value(path.model, path.batch, path.target, path.start)
+    gaps = {"completeness": scores.sum(1) - (high - low).cpu()}
     return Attribution(scores.to(path.start.device), gaps, {**settings, "rule": rule})
 
 
-def _by_need(path: _Path, tolerance: float, most: int, settings: Mapping[str, object]) -> Attribution:
-    """More nodes for each text until its expected error is tolerable. No text's nodes depend on another's."""
-    if tolerance <= 0 or most < len(quadrature.FIRST):
+def _adaptive_nodes(path: _Path, tolerance: float, most: int, settings: Mapping[str, object]) -> Attribution:
+    """Add nodes to each text until its typical error is within the tolerance, independently of other texts."""
+    if most < len(quadrature.FIRST):
         raise BadInput(
-            f"tolerance={tolerance} must be above 0 and max_nodes={most} at least {len(quadrature.FIRST)}; "
-            "to use fewer nodes, fix their number with nodes"
+            f"max_nodes={most} must be at least {len(quadrature.FIRST)}; to use fewer, set their number with nodes"
         )
     digits = torch.finfo(path.start.dtype).eps
-    curves = [quadrature.curve(*seen) for seen in _at(path, [quadrature.FIRST] * len(path.batch))]
-    while any(map(len, wanted := [quadrature.unsettled(c, tolerance, most, digits) for c in curves])):
-        found = _at(path, [quadrature.midpoints(c)[w] for c, w in zip(curves, wanted, strict=True)])
-        curves = [quadrature.refined(c, w, *seen) for c, w, seen in zip(curves, wanted, found, strict=True)]
+    curves = [quadrature.initial_curve(*result) for result in _at(path, [quadrature.FIRST] * len(path.batch))]
+    while any(map(len, wanted := [quadrature.intervals_to_halve(c, tolerance, most, digits) for c in curves])):
+        results = _at(path, [quadrature.midpoints(c)[w] for c, w in zip(curves, wanted, strict=True)])
+        curves = [quadrature.refine(c, w, *result) for c, w, result in zip(curves, wanted, results, strict=True)]
     scores = torch.from_numpy(np.stack([c.integral for c in curves])).float()
-    climbs = torch.tensor([c.heights[-1] - c.heights[0] for c in curves])
-    gaps = {"completeness": scores.sum(1) - climbs.float(), "error": torch.tensor([c.error for c in curves])}
+    rises = torch.tensor([c.heights[-1] - c.heights[0] for c in curves])
+    gaps = {"completeness": scores.sum(1) - rises.float(), "typical_error": torch.tensor([c.error for c in curves])}
     nodes = torch.tensor([len(c.alphas) for c in curves])
     return Attribution(scores.to(path.start.device), gaps, {**settings, "nodes": nodes})
 
 
 def _at(path: _Path, alphas: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every text's slopes and f at its own nodes."""
+    """Slopes and f of every text at its own nodes."""
     counts = [len(a) for a in alphas]
     text = torch.arange(len(alphas)).repeat_interleave(torch.tensor(counts)).to(path.start.device)
     g, f = path.slopes(text, torch.from_numpy(np.concatenate(alphas)).to(text.device, _wide(path.start)))
-    return zip(*([part.double().numpy() for part in found.split(counts)] for found in (g, f)), strict=True)
+    return zip(*([part.double().numpy() for part in values.split(counts)] for values in (g, f)), strict=True)
 
 
 Reference = Literal["vocabulary", Replacement]
@@ -144,55 +140,81 @@ def gradient_shap(
     /,
     *,
     baseline: Reference = "vocabulary",
-    samples: int = 25,
-    noise: float = 0.0,
-    seed: int = 0,
+    samples: Count = 25,
+    noise: NotNegative = 0.0,
+    seed: Seed = 0,
 ) -> Attribution:
-    """Integrated gradients in expectation over baselines and places: E[(e_i + ε − b_i) · ∂f/∂e_i (b + u (e + ε − b))].
+    """Integrated gradients in expectation over baselines and points: E[(e_i + ε − b_i) · ∂f/∂e_i (b + u (e + ε − b))].
 
-    A baseline of ``"vocabulary"`` replaces every token by one drawn at random, anew for each sample. ``noise`` is the
-    standard deviation of ε as a share of the range of the text's own embedding values.
+    The baseline ``"vocabulary"`` replaces every token by a random one, drawn again for each sample. ``noise`` is the
+    standard deviation of ε as a fraction of the range of the text's embedding values.
 
     Paper: Lundberg & Lee 2017, arXiv:1705.07874; the expectation Erion et al. 2021, arXiv:1906.10670
     Cost: samples forward and backward, samples + 1 forward
     Needs: an embedding layer
     """
-    if samples < 1:
-        raise BadInput(f"samples={samples} is too few; gradient_shap takes at least 1")
     fixed = None if choose(baseline, get_args(Reference), "baseline") == "vocabulary" else replacement(model, baseline)
     e = model.embed(batch)
-    spread, sources = noise * value_range(e, batch), generators(batch, seed)
-    scores, low = torch.zeros(len(batch), batch.width), torch.zeros(len(batch))
+    paths = _RandomPaths(model, batch, e, fixed, noise * value_range(e, batch), noise, Draws(batch, seed), samples)
     text = torch.arange(len(batch), device=e.device).repeat_interleave(samples)
-    for rows, part in fitting(batch, text, model.budget):
-        at = text[rows]
-        u, words, epsilon = _draws(model, part, [sources[i] for i in at.tolist()], noisy=noise != 0)
-        b, end = _reference(model, part, fixed, words), e[at, : part.width]
-        path = _Path(model, part, target.take(at), b, end if epsilon is None else end + spread[at] * epsilon.to(e))
-        g, _ = path.slopes(torch.arange(len(part), device=e.device), u.to(e.device, _wide(e)))
-        scores[:, : part.width].index_add_(0, at.cpu(), g / samples)
-        low.index_add_(0, at.cpu(), _value(model, part, target.take(at), b) / samples)
-    high = _intact(model, batch, target, e)
-    return Attribution(scores.to(e.device), {"completeness": scores.sum(1) - (high - low)})
+    scores, low = torch.zeros(batch.ids.shape, device=e.device), torch.zeros(len(batch), device=e.device)
+    for part, result in observed(model, Rows(batch, text, paths.points), target, Needs.GRADIENT):
+        assert result.gradient is not None
+        start, end, _ = paths(part)
+        g = dot(result.gradient, end - start) * part.batch.mask
+        scores[:, : part.batch.width].index_add_(0, part.text, (g / samples).to(scores))
+    for part, result in observed(model, Rows(batch, text, paths.starts), target, Needs.NOTHING):
+        low.index_add_(0, part.text, result.target(result.output.logits).float() / samples)
+    return Attribution(scores, {"completeness": scores.sum(1) - (value(model, batch, target) - low)})
 
 
-def _draws(
-    model: Model, batch: Batch, sources: Sequence[torch.Generator], *, noisy: bool
-) -> tuple[Float[Tensor, " b"], Int[Tensor, "b t"], Float[Tensor, "b t d"] | None]:
-    """A place on the path, random words and, if wanted, normal vectors for each row, all by its own generator."""
-    words, size = model.words.num_embeddings, model.words.embedding_dim if noisy else 0
-    drawn = [
-        (torch.rand((), generator=g), torch.randint(words, (n,), generator=g), torch.randn(n, size, generator=g))
-        for n, g in zip(batch.mask.sum(1).tolist(), sources, strict=True)
-    ]
-    u, ids, epsilon = zip(*drawn, strict=True)
-    return torch.stack(u), padded(list(ids), batch), padded(list(epsilon), batch) if noisy else None
+@dataclass(frozen=True, slots=True, eq=False)
+class _RandomPaths:
+    """A path and a point on it for every sample of every text, drawn by the text's own generator."""
 
+    model: Model
+    batch: Batch
+    e: Float[Tensor, "b t d"]
+    fixed: Float[Tensor, " d"] | None
+    """The start of all paths; None for random words."""
+    spread: Float[Tensor, "b 1 1"]
+    noise: float
+    draws: Draws
+    samples: int
 
-def _reference(
-    model: Model, batch: Batch, fixed: Float[Tensor, " d"] | None, words: Int[Tensor, "b t"]
-) -> Float[Tensor, "b t d"]:
-    """Where the paths begin: at the drawn words, or at a fixed replacement; special tokens stay."""
-    if fixed is None:
-        return model.embed(replace(batch, ids=torch.where(batch.content, words, batch.ids)))
-    return torch.where(batch.content[..., None], fixed, model.embed(batch))
+    def __call__(self, part: Pack) -> tuple[Float[Tensor, "k w d"], Float[Tensor, "k w d"], Float[Tensor, " k"]]:
+        """Both ends of each row's path, and the position on it at which the gradient is taken."""
+        u, words, epsilon = zip(*(self._draw(int(row)) for row in part.rows), strict=True)
+        end = self.e[part.text, : part.batch.width]
+        if self.noise:
+            end = end + self.spread[part.text] * padded(list(epsilon), part.batch).to(end)
+        start = self._start(part.batch, padded(list(words), part.batch))
+        wide = _wide(end)
+        return start.to(wide), end.to(wide), torch.stack(u).to(end.device, wide)
+
+    def points(self, part: Pack) -> Float[Tensor, "k w d"]:
+        start, end, u = self(part)
+        return torch.lerp(start, end, u[:, None, None]).to(self.e)
+
+    def starts(self, part: Pack) -> Float[Tensor, "k w d"]:
+        return self(part)[0].to(self.e)
+
+    def _draw(self, row: int) -> tuple[Float[Tensor, ""], Int[Tensor, " n"], Float[Tensor, "n d"]]:
+        text, number = divmod(row, self.samples)
+        n, vocabulary = int(self.batch.mask[text].sum()), self.model.words.num_embeddings
+        size = self.e.shape[-1] if self.noise else 0
+        return self.draws(
+            text,
+            number,
+            lambda rng: (
+                torch.rand((), generator=rng),
+                torch.randint(vocabulary, (n,), generator=rng),
+                torch.randn(n, size, generator=rng),
+            ),
+        )
+
+    def _start(self, batch: Batch, words: Int[Tensor, "k w"]) -> Float[Tensor, "k w d"]:
+        """The random words, or the fixed replacement; special tokens are kept."""
+        if self.fixed is None:
+            return self.model.embed(replace(batch, ids=torch.where(batch.content, words, batch.ids)))
+        return torch.where(batch.content[..., None], self.fixed, self.model.embed(batch))

@@ -1,4 +1,4 @@
-"""torch's fused LSTM taken step by step, so that each step can follow a rule."""
+"""torch's fused LSTM computed step by step, so that a rule can be applied to each step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from salience.errors import UnsupportedModel
 
-Step = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
-"""(x_t, h_{t-1}, c_{t-1}, weights) -> (h_t, c_t); the weights are W_x, W_h and, where there are any, b_x, b_h."""
+LstmStep = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
+"""(x_t, h_{t-1}, c_{t-1}, weights) -> (h_t, c_t); the weights are W_x, W_h and, if present, b_x, b_h."""
 
 
-def stepwise(step: Step) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """A stand-in for ``torch.lstm``, packed or padded, of any number of layers and directions."""
+def stepwise(step: LstmStep) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """Return a replacement for ``torch.lstm``, packed or padded, with any number of layers and directions."""
 
     def lstm(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
         if isinstance(args[1], Tensor):
@@ -35,28 +35,28 @@ def _layers(
     bias: bool,
     layers: int,
     bidirectional: bool,
-    step: Step,
+    step: LstmStep,
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     directions, each = 1 + bidirectional, 4 if bias else 2
     if len(weights) != layers * directions * each:
-        raise UnsupportedModel("an LSTM with projections (proj_size) cannot be followed step by step")
+        raise UnsupportedModel("LSTMs with projections (proj_size) are not supported")
     ends: list[tuple[Tensor, Tensor]] = []
     for layer in range(layers):
-        ways: list[list[Tensor]] = []
+        by_direction: list[list[Tensor]] = []
         for number in range(layer * directions, (layer + 1) * directions):
             own = weights[number * each : (number + 1) * each]
             outputs, end = _run(x, start[0][number], start[1][number], own, number % directions == 1, step)
-            ways.append(outputs)
+            by_direction.append(outputs)
             ends.append(end)
-        x = [torch.cat(both, -1) for both in zip(*ways, strict=True)]
+        x = [torch.cat(both, -1) for both in zip(*by_direction, strict=True)]
     return list(x), torch.stack([h for h, _ in ends]), torch.stack([c for _, c in ends])
 
 
 def _run(
-    x: Sequence[Tensor], h: Tensor, c: Tensor, weights: Sequence[Tensor], backwards: bool, step: Step
+    x: Sequence[Tensor], h: Tensor, c: Tensor, weights: Sequence[Tensor], backwards: bool, step: LstmStep
 ) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-    """One direction. Packed rows are sorted by length: at step t only the first len(x_t) rows still (or already) run,
-    the others keep their state."""
+    """Run one direction. Packed rows are sorted by length: at step t only the first len(x_t) rows are updated, and the
+    others keep their state."""
     outputs: list[Tensor] = []
     for x_t in reversed(x) if backwards else x:
         n = len(x_t)

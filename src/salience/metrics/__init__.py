@@ -1,77 +1,99 @@
-"""Scores to a number for every text: is the explanation faithful, plausible, steady?"""
+"""Metrics of explanations: one number per text for faithfulness, plausibility or robustness."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from salience.errors import BadInput, choose
-from salience.evaluation import Aspect, Better
-from salience.metrics import faithfulness as _f
-from salience.metrics import plausibility as _p
-from salience.metrics import robustness as _r
-from salience.metrics.erasing import Erasing
-from salience.metrics.robustness import Changing
-
-FAITHFULNESS = (
-    _f.comprehensiveness,
-    _f.sufficiency,
-    _f.log_odds,
-    _f.decision_flip,
-    _f.deletion_area,
-    _f.insertion_area,
-    _f.hiding_area,
-    _f.revealing_area,
-    _f.infidelity,
+from salience.metrics.agreement import loo_kendall, loo_spearman
+from salience.metrics.faithfulness import (
+    comprehensiveness,
+    decision_flip,
+    deletion_area,
+    hiding_area,
+    infidelity,
+    insertion_area,
+    log_odds,
+    revealing_area,
+    sufficiency,
 )
-"""By erasure."""
+from salience.metrics.metric import Metric, as_metric
+from salience.metrics.plausibility import auprc, average_precision, iou_f1, roc_auc, token_f1
+from salience.metrics.robustness import input_invariance, max_sensitivity, parameter_randomisation
 
-PLAUSIBILITY = (_p.token_f1, _p.iou_f1, _p.auprc, _p.average_precision, _p.roc_auc)
-"""Against what people have marked."""
+__all__ = [
+    "METRICS",
+    "Metric",
+    "as_metric",
+    "auprc",
+    "average_precision",
+    "comprehensiveness",
+    "decision_flip",
+    "deletion_area",
+    "find_metric",
+    "find_metrics",
+    "hiding_area",
+    "infidelity",
+    "input_invariance",
+    "insertion_area",
+    "iou_f1",
+    "log_odds",
+    "loo_kendall",
+    "loo_spearman",
+    "max_sensitivity",
+    "parameter_randomisation",
+    "revealing_area",
+    "roc_auc",
+    "sufficiency",
+    "token_f1",
+]
 
-LEAVE_ONE_OUT = ("loo_spearman", "loo_kendall")
-"""Rank correlation with what taking single tokens away does."""
-
-ROBUSTNESS = (_r.max_sensitivity, _r.input_invariance, _r.parameter_randomisation)
-"""Of methods, which explain again."""
-
-ASPECTS: dict[str, Aspect] = {
-    **{m.__name__: "faithfulness" for m in FAITHFULNESS},
-    **dict.fromkeys(LEAVE_ONE_OUT, "leave_one_out"),
-    **{m.__name__: "plausibility" for m in PLAUSIBILITY},
-    **{m.__name__: "robustness" for m in ROBUSTNESS},
-}
-"""What each metric is about."""
-
-EVERY: tuple[Callable[..., Any], ...] = (*FAITHFULNESS, *PLAUSIBILITY, *ROBUSTNESS)
-"""The metrics that take settings."""
-
-BETTER: dict[str, Better] = {m.__name__: m.better for m in (*FAITHFULNESS, *ROBUSTNESS)}
-"""Whether a higher or a lower number speaks for an explanation; of those that are not here a higher one does."""
-
-
-class Chosen(NamedTuple):
-    """Metrics by how they are measured."""
-
-    erasing: list[Erasing]
-    leaving: list[str]
-    marking: list[Callable[..., Any]]
-    changing: list[Changing]
-
+METRICS: tuple[Metric, ...] = (
+    comprehensiveness,
+    sufficiency,
+    log_odds,
+    decision_flip,
+    deletion_area,
+    insertion_area,
+    hiding_area,
+    revealing_area,
+    infidelity,
+    loo_spearman,
+    loo_kendall,
+    token_f1,
+    iou_f1,
+    auprc,
+    average_precision,
+    roc_auc,
+    max_sensitivity,
+    input_invariance,
+    parameter_randomisation,
+)
+"""All metrics that :func:`salience.evaluate` knows by name."""
 
 TRIALS = ("shortcuts", "roar", "simulatability", "agreement")
-"""Tests that need more than one model, or one that is made for the purpose."""
+"""Tests that need several models, or a model trained for the test; see ``salience trial``."""
+
+AnyMetric = str | Metric | Callable[..., Any]
+"""The name of a metric, a metric, or a function ``(model, batch, scores, target) -> one number per text``."""
 
 
-def chosen(names: Sequence[str]) -> Chosen:
-    """Metrics by name."""
-    for name in names:
-        if name in TRIALS:
-            raise BadInput(
-                f"{name} is no metric of one model's explanations, but a test of its own: salience test {name}"
-            )
-        choose(name, ASPECTS, "metric")
-    return Chosen(
-        [m for m in FAITHFULNESS if m.__name__ in names],
-        [name for name in LEAVE_ONE_OUT if name in names],
-        [m for m in PLAUSIBILITY if m.__name__ in names],
-        [m for m in ROBUSTNESS if m.__name__ in names],
-    )
+def find_metric(metric: AnyMetric) -> Metric:
+    """Find a metric by name, or wrap a function of your own as a metric.
+
+    >>> find_metric("comprehensiveness")
+    <metric comprehensiveness>
+    """
+    if not isinstance(metric, str):
+        return as_metric(metric)
+    if metric in TRIALS:
+        raise BadInput(
+            f"{metric} trains or compares several models, so it is not a metric; run `salience trial {metric}`"
+        )
+    by_name = {m.name: m for m in METRICS}
+    return by_name[choose(metric, by_name, "metric")]
+
+
+def find_metrics(metrics: AnyMetric | Sequence[AnyMetric]) -> list[Metric]:
+    """Find one or several metrics, without duplicates."""
+    listed = [metrics] if isinstance(metrics, str) or callable(metrics) else metrics
+    return list({m.name: m for m in map(find_metric, listed)}.values())

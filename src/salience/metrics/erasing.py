@@ -1,97 +1,73 @@
-"""Metrics that take tokens away and ask the model again. Those that are asked for together share their passes."""
+"""Metrics that erase tokens and read the prediction again. Metrics computed together share their passes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from salience.batching import runs
-from salience.erasure import Erasure, eraser, usual
+from salience.core.erasure import Erasure, usual
+from salience.core.rows import Erased, read_erased
+from salience.core.settings import settings_of
+from salience.core.target import Kind
+from salience.core.types import Batch, Link, Model, Targets
 from salience.errors import BadInput
-from salience.evaluation import Better
-from salience.passes import forward
-from salience.settings import settings_of
-from salience.types import Batch, Kind, Link, Model, Targets
+from salience.metrics.metric import Better, Metric
 
 Masks = Callable[..., Bool[Tensor, "m b t"]]
-"""(scores, batch, settings by keyword) -> the tokens to take away, ``m`` times from every text."""
+"""``(scores, batch, **settings) -> masks`` of the tokens to erase, ``m`` masks per text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What the model says of every text, whole and under each of its erasures."""
+    """The outputs of the model for every text, whole and under each erasure."""
 
     scores: Float[Tensor, "b t"]
     batch: Batch
     erased: Bool[Tensor, "m b t"]
     values: Float[Tensor, "m b"]
-    """The explained number."""
+    """The explained number under each erasure."""
     kept: Bool[Tensor, "m b"]
-    """Whether the decision is still that of the whole text."""
+    """Whether the decision is the same as for the whole text."""
     whole: Float[Tensor, " b"]
     """The explained number of the whole text."""
     kind: Kind
     link: Link
 
 
-class Erasing:
-    """A metric by erasure: which tokens to take away, and what to make of the answers.
+def by_erasure(
+    masks: Masks, better: Better, *, curve: bool = False, decides: bool = False, until_flip: bool = False
+) -> Callable[[Callable[..., Tensor]], Metric]:
+    """Make a metric from a function that computes one number per text from :class:`Answers`.
 
-    Called like any other metric, with ``erase`` for the kind of erasure beside its own settings.
+    With ``curve``, the function returns a curve over evenly spaced shares of tokens from 0 to 1 (m × b), and the metric
+    is the area under it. With ``until_flip``, erasures after the first that changes the decision are not passed: there,
+    the decision counts as changed and the explained number is NaN.
     """
 
-    def __init__(self, read: Callable[..., Tensor], masks: Masks, better: Better, curve: bool) -> None:
-        self.read, self.masks, self.curve = read, masks, curve
-        self.better: Better = better
-        self.__name__, self.__doc__, self.__module__ = read.__name__, read.__doc__, read.__module__
-        own = {**settings_of(masks), **settings_of(read)}
-        self.defaults = {name: p.default for name, p in own.items()}
-        erase = Parameter("erase", Parameter.KEYWORD_ONLY, default=None, annotation=Erasure | None)
-        place = [Parameter(n, Parameter.POSITIONAL_ONLY) for n in ("model", "batch", "scores", "target")]
-        self.__signature__ = signature(read).replace(parameters=[*place, *own.values(), erase])
+    def metric(read: Callable[..., Tensor]) -> Metric:
+        def call(
+            model: Model, batch: Batch, scores: Tensor, target: Targets, /, *, erase: Erasure | None = None, **own: Any
+        ) -> Float[Tensor, " b"]:
+            ((result,),) = measured(model, batch, [scores], target, [(made, own)], erase=erase)
+            return result.value
 
-    def __call__(
-        self,
-        model: Model,
-        batch: Batch,
-        scores: Float[Tensor, "b t"],
-        target: Targets,
-        /,
-        *,
-        erase: Erasure | None = None,
-        **settings: Any,
-    ) -> Float[Tensor, " b"]:
-        ((found,),) = measured(model, batch, [scores], target, [(self, settings)], erase=erase)
-        return found.value
+        made = Metric(read, "faithfulness", better, "erasure", masks, curve, decides, until_flip, call)
+        return made
 
-    def __repr__(self) -> str:
-        return f"<metric {self.__name__}>"
-
-    def taken(self, settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-        """The settings that one of the metric's two functions takes."""
-        return {name: {**self.defaults, **settings}[name] for name in settings_of(function)}
+    return metric
 
 
-def erasing(masks: Masks, better: Better) -> Callable[[Callable[..., Tensor]], Erasing]:
-    """Make a metric of a function that reads one number per text off the :class:`Answers`."""
-    return lambda read: Erasing(read, masks, better, curve=False)
-
-
-def area(masks: Masks, better: Better) -> Callable[[Callable[..., Tensor]], Erasing]:
-    """Make a metric of a function that reads a curve (m × b) off the :class:`Answers`: the area under it, from 0 to 1.
-
-    The masks are those of evenly spaced shares from 0 to 1.
-    """
-    return lambda read: Erasing(read, masks, better, curve=True)
+def _settings_for(metric: Metric, settings: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    """The settings that one of the two functions of the metric takes."""
+    return {name: settings.get(name, metric.settings[name].default) for name in settings_of(function)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """One metric of one explanation: a number for every text and, for an area, the curve it lies under."""
+    """One metric of one explanation: a value per text and, for areas, the curve."""
 
     value: Float[Tensor, " b"]
     curve: Float[Tensor, "m b"] | None = None
@@ -102,84 +78,102 @@ def measured(
     batch: Batch,
     every: Sequence[Float[Tensor, "b t"]],
     target: Targets,
-    metrics: Sequence[tuple[Erasing, Mapping[str, Any]]],
+    metrics: Sequence[tuple[Metric, Mapping[str, Any]]],
     *,
     erase: Erasure | None = None,
 ) -> list[list[Measured]]:
-    """Several metrics of several explanations of one batch; what is asked twice is passed once."""
-    asked = [[m.masks(s, batch, **m.taken(settings, m.masks)) for m, settings in metrics] for s in every]
-    values, decisions = _answers(model, batch, torch.cat([masks for row in asked for masks in row]), target, erase)
-    whole, first = values[0], decisions[0]
-    start, found = 1, list[list[Measured]]()
-    for scores, row in zip(every, asked, strict=True):
-        found.append([])
-        for (metric, settings), masks in zip(metrics, row, strict=True):
-            part = slice(start, start := start + len(masks))
-            answers = Answers(
-                scores.cpu(),
-                batch,
-                masks.cpu(),
-                values[part],
-                decisions[part] == first,
-                whole,
-                target.kind,
-                target.link,
-            )
-            found[-1].append(_read(metric, answers, settings))
-    return found
+    """Compute several metrics for several explanations of one batch; equal erasures are passed once."""
+    ask = _Asked(model, batch.remembering(model), target, erase or usual(model))
+    requested = [(s, m, settings, _masks(m, s, batch, settings)) for s in every for m, settings in metrics]
+    nothing = batch.mask[None] & False
+    (whole, decision), *others = ask.all([nothing, *(masks for _, m, _, masks in requested if not m.until_flip)])
+    at_once = iter(others)
+    in_steps = iter(ask.until_flip([masks for _, m, _, masks in requested if m.until_flip], decision[0]))
+    results = list[Measured]()
+    for scores, metric, settings, masks in requested:
+        values, decisions = next(in_steps if metric.until_flip else at_once)
+        kept = decisions == decision
+        answers = Answers(scores.cpu(), batch, masks.cpu(), values, kept, whole[0], target.kind, target.link)
+        results.append(_read(metric, answers, settings))
+    return [results[i : i + len(metrics)] for i in range(0, len(results), len(metrics))]
 
 
-def _read(metric: Erasing, answers: Answers, settings: Mapping[str, Any]) -> Measured:
-    value = metric.read(answers, **metric.taken(settings, metric.read)).float()
+def _masks(metric: Metric, scores: Tensor, batch: Batch, settings: Mapping[str, Any]) -> Bool[Tensor, "m b t"]:
+    assert metric.prepare is not None
+    return metric.prepare(scores, batch, **_settings_for(metric, settings, metric.prepare))
+
+
+def _read(metric: Metric, answers: Answers, settings: Mapping[str, Any]) -> Measured:
+    value = metric.read(answers, **_settings_for(metric, settings, metric.read)).float()
     if not metric.curve:
         return Measured(value)
     return Measured(torch.trapezoid(value, dx=1 / (len(value) - 1), dim=0), value)
 
 
-def _answers(
-    model: Model, batch: Batch, erased: Bool[Tensor, "m b t"], target: Targets, kind: Erasure | None
-) -> tuple[Float[Tensor, "n b"], Int[Tensor, "n b"]]:
-    """The explained number and the decision of each text, first whole and then under each erasure.
-
-    Every pair of a text and a mask is passed once, however often it is asked for.
-    """
-    kind = kind or usual(model)
-    away = eraser(model, kind)
-    text, where, places = _distinct(torch.cat([batch.mask[None] & False, erased]))
-    lengths = batch.mask.sum(1)[text]
-    left = lengths - where.sum(1) if kind == "delete" else lengths
-    order = left.argsort(descending=True, stable=True)
-    values, decisions = torch.empty(len(text)), torch.empty(len(text), dtype=torch.long)
-    for part in runs(left[order].tolist(), model.budget):
-        at = order[part]
-        rows = batch.take(text[at]).cut(slice(int(lengths[at].max())))
-        changed, embeddings = away(rows, where[at, : rows.width])
-        logits = forward(model, changed, embeddings=embeddings).logits
-        wanted = target.take(text[at])
-        values[at.cpu()] = wanted(logits).float().cpu()
-        decisions[at.cpu()] = _decision(logits, wanted).cpu()
-    return values[places], decisions[places]
+_Outputs = tuple[Float[Tensor, "m b"], Int[Tensor, "m b"]]
+"""The explained number and the decision under each erasure of each text."""
 
 
-def _distinct(
-    erased: Bool[Tensor, "n b t"],
-) -> tuple[Int[Tensor, " r"], Bool[Tensor, "r t"], Int[Tensor, "n b"]]:
-    """Each different pair of a text and a mask once, and where each was asked for."""
-    n, b, t = erased.shape
-    text = torch.arange(b, device=erased.device).expand(n, b).reshape(-1, 1)
-    rows, places = torch.cat([text, erased.reshape(n * b, t)], 1).unique(dim=0, return_inverse=True)
-    return rows[:, 0], rows[:, 1:].bool(), places.reshape(n, b).cpu()
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """A model that is asked about erased copies of the texts of a batch."""
+
+    model: Model
+    batch: Batch
+    target: Targets
+    erase: Erasure
+
+    def all(self, every: Sequence[Bool[Tensor, "m b t"]]) -> list[_Outputs]:
+        """The outputs under all erasures, in one go."""
+        where = torch.cat(list(every))
+        text = torch.arange(len(self.batch), device=where.device).repeat(len(where))
+        values, decisions = self._read(Erased(text, where.flatten(0, 1)))
+        sizes = [len(masks) for masks in every]
+        shape = (len(where), len(self.batch))
+        return list(zip(values.view(shape).split(sizes), decisions.view(shape).split(sizes), strict=True))
+
+    def until_flip(self, every: Sequence[Bool[Tensor, "m b t"]], decision: Int[Tensor, " b"]) -> list[_Outputs]:
+        """The outputs under erasures that are tried one after the other, until the decision changes.
+
+        What comes after a change is not passed: its value is NaN, and its decision that of the change.
+        """
+        if not every:
+            return []
+        steps = max(len(masks) for masks in every)
+        where = torch.stack([torch.cat([m, m[-1:].expand(steps - len(m), -1, -1)]) for m in every], 1)
+        values = torch.full(where.shape[:3], torch.nan)
+        decisions = decision.expand(where.shape[:3]).clone()
+        new = torch.ones(where.shape[1:3], dtype=torch.bool)
+        for step in range(steps):
+            if step:
+                values[step], decisions[step] = values[step - 1], decisions[step - 1]
+                new = (where[step] != where[step - 1]).any(2).cpu()
+            kept = decisions[step] == decision
+            values[step, ~kept] = torch.nan
+            one, text = (new & kept).nonzero(as_tuple=True)
+            if len(text):
+                rows = Erased(text.to(where.device), where[step][one.to(where.device), text.to(where.device)])
+                values[step, one, text], decisions[step, one, text] = self._read(rows)
+        return [(values[: len(m), i], decisions[: len(m), i]) for i, m in enumerate(every)]
+
+    def _read(self, rows: Erased) -> tuple[Float[Tensor, " r"], Int[Tensor, " r"]]:
+        def read(logits: Tensor, texts: Tensor) -> Tensor:
+            wanted = self.target.take(texts)
+            return torch.stack([wanted(logits).double(), _decision(logits, wanted).double()], 1)
+
+        values, decisions = read_erased(self.model, self.batch, rows, self.erase, read).cpu().unbind(1)
+        return values.float(), decisions.long()
 
 
 def _decision(logits: Float[Tensor, "b c"], target: Targets) -> Int[Tensor, " b"]:
-    """What is decided: the likeliest label, or where several may hold, whether the explained one does."""
+    """The decision: the most likely label or, for multi-label models, whether the explained label is predicted."""
     if target.link == "sigmoid":
         return (logits.gather(1, target.labels[:, None])[:, 0] > 0).long()
     return logits.argmax(1)
 
 
 def decided(answers: Answers, what: str) -> Bool[Tensor, "m b"]:
-    """Whether each decision is that of the whole text; a regression decides nothing."""
+    """Whether each decision is the same as for the whole text; regression models are rejected."""
     if answers.link == "identity":
-        raise BadInput(f"{what} counts decisions, and a regression model makes none; use one that reads its number")
+        raise BadInput(f"{what} needs decisions, and a regression model makes none; use a metric of the output instead")
     return answers.kept

@@ -1,55 +1,68 @@
-"""Whether an explanation names what people have marked: of one text's scores and marks, one number.
+"""Plausibility: agreement of an explanation with human rationales, one number per text.
 
-Marks are of tokens, found by character offsets, so that any tokenizer meets any rationale. A metric that is undefined
-for a text (nothing is marked, or everything) gives NaN, and the text does not count.
+Rationales are mapped to tokens by character offsets, so they work with any tokenizer. A metric that is undefined for a
+text (no token is marked, or all are) returns NaN, and the text is not counted.
 """
 
+from collections.abc import Callable
 from math import nan
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 
+from salience.core.ranking import top_share
+from salience.core.settings import Share
+from salience.metrics.metric import Metric
+
 Scores = Float[np.ndarray, " t"]
 Marks = Bool[np.ndarray, " t"]
 
 MATCH = 0.5
-"""The least overlap by union of two spans that match."""
+"""The minimum intersection over union of two spans that match."""
 
 
-def token_f1(scores: Scores, marks: Marks, *, share: float = 0.2) -> float:
-    """F1 of the highest-scoring share of tokens, at least one, against the marked ones.
+def _against_rationale(read: Callable[..., float]) -> Metric:
+    return Metric(read, "plausibility", "higher", "rationale")
 
-    Paper: DeYoung et al. 2020 (ERASER), arXiv:1911.03429, section 4.1; there the share is the data's mean of marks
+
+@_against_rationale
+def token_f1(scores: Scores, marks: Marks, *, share: Share = 0.2) -> float:
+    """F1 of the highest-scoring share of tokens, at least one, against the marked tokens.
+
+    Paper: DeYoung et al. 2020 (ERASER), arXiv:1911.03429, section 4.1; the share there is the mean share of marks
     """
     if not marks.any():
         return nan
-    chosen = highest(scores, share)
+    chosen = top_share(scores, share)
     return 2 * float((chosen & marks).sum()) / float(chosen.sum() + marks.sum())
 
 
-def iou_f1(scores: Scores, marks: Marks, *, share: float = 0.2) -> float:
-    """F1 of runs of chosen tokens: one is right if its overlap with a marked run is at least half of their union.
+@_against_rationale
+def iou_f1(scores: Scores, marks: Marks, *, share: Share = 0.2) -> float:
+    """F1 of spans of tokens: a span matches a marked span if their intersection over union is at least 0.5.
 
     Paper: DeYoung et al. 2020 (ERASER), arXiv:1911.03429, section 4.1; there precision and recall are averaged first
     """
     if not marks.any():
         return nan
-    chosen, true = spans(highest(scores, share)), spans(marks)
-    right = sum(any(_iou(one, other) >= MATCH for other in true) for one in chosen)
-    found = sum(any(_iou(one, other) >= MATCH for other in chosen) for one in true)
-    precision, recall = right / len(chosen), found / len(true)
-    return 2 * precision * recall / (precision + recall) if right else 0.0
+    chosen, true = mark_runs(top_share(scores, share)), mark_runs(marks)
+    matched = sum(any(_iou(one, other) >= MATCH for other in true) for one in chosen)
+    recalled = sum(any(_iou(one, other) >= MATCH for other in chosen) for one in true)
+    precision, recall = matched / len(chosen), recalled / len(true)
+    return 2 * precision * recall / (precision + recall) if matched else 0.0
 
 
+@_against_rationale
 def average_precision(scores: Scores, marks: Marks) -> float:
-    """Σ (recall gained) · precision, over thresholds from the highest score down. Equal to scikit-learn's."""
+    """Σ (increase in recall) · precision, over thresholds from the highest score down. Equal to scikit-learn's."""
     precision, recall = _precision_recall(scores, marks)
     return float(np.sum(np.diff(recall, prepend=0.0) * precision)) if marks.any() else nan
 
 
+@_against_rationale
 def auprc(scores: Scores, marks: Marks) -> float:
-    """The area under precision by recall, by trapezoids, as ERASER takes it. Equal to scikit-learn's.
+    """The area under the precision–recall curve, by trapezoids as in ERASER. Equal to scikit-learn's.
 
     Paper: DeYoung et al. 2020 (ERASER), arXiv:1911.03429, section 4.1
     """
@@ -59,8 +72,9 @@ def auprc(scores: Scores, marks: Marks) -> float:
     return float(np.trapezoid(np.append(1.0, precision), np.append(0.0, recall)))
 
 
+@_against_rationale
 def roc_auc(scores: Scores, marks: Marks) -> float:
-    """How likely a marked token scores higher than one that is not, ties counting half. Equal to scikit-learn's."""
+    """The probability that a marked token scores higher than an unmarked one (ties: 0.5). Equal to scikit-learn's."""
     positive, negative = int(marks.sum()), int((~marks).sum())
     if not positive or not negative:
         return nan
@@ -68,17 +82,10 @@ def roc_auc(scores: Scores, marks: Marks) -> float:
     return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
 
 
-def highest(scores: Scores, share: float) -> Marks:
-    """The highest-scoring share of tokens, at least one; of equal scores the first."""
-    chosen = np.zeros(len(scores), dtype=bool)
-    chosen[np.argsort(-scores, kind="stable")[: max(1, round(share * len(scores)))]] = True
-    return chosen
-
-
-def spans(marks: Marks) -> list[range]:
+def mark_runs(marks: Marks) -> list[range]:
     """Runs of marked tokens.
 
-    >>> spans(np.array([True, True, False, True]))
+    >>> mark_runs(np.array([True, True, False, True]))
     [range(0, 2), range(3, 4)]
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]])))
@@ -91,7 +98,7 @@ def _iou(a: range, b: range) -> float:
 
 
 def _precision_recall(scores: Scores, marks: Marks) -> tuple[np.ndarray, np.ndarray]:
-    """At every distinct score from the highest down: how much of what is chosen is marked, and of marked chosen."""
+    """Precision and recall at every distinct score, from the highest down."""
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     hits = np.cumsum(marks[order])[ends]

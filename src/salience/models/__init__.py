@@ -1,143 +1,59 @@
-"""What is explained: one adapter per family of models."""
+"""What is explained: one adapter per family of models, and what an adapter is made of."""
 
-import json
-from collections.abc import Sequence
-from difflib import get_close_matches
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    from salience.core.executor import Executor
+    from salience.core.text import Encoded
+    from salience.core.types import Batch, EmbeddingEdit, Model, Output, Site
+    from salience.models.bundled import sample, sample_file
+    from salience.models.files import BUNDLED
+    from salience.models.heads import FittedHead
+    from salience.models.loading import Checkpoint, knows, load, load_to_train, starts_from_nothing
+    from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
 
-from salience.errors import BadInput, BadModel
-from salience.types import Model
+__all__ = [
+    "BUNDLED",
+    "Batch",
+    "Checkpoint",
+    "EmbeddingEdit",
+    "Encoded",
+    "Executor",
+    "FittedHead",
+    "Model",
+    "Output",
+    "Pooled",
+    "PooledConfig",
+    "Site",
+    "knows",
+    "load",
+    "load_to_train",
+    "sample",
+    "sample_file",
+    "starts_from_nothing",
+    "word_tokenizer",
+]
 
-BUNDLED = ("sentiment", "sentiment_bilstm")
-"""Small models that come with the package."""
-
-
-def load(
-    name: str | Path = "sentiment",
-    *,
-    task: str | None = None,
-    revision: str | None = None,
-    device: str | None = None,
-    dtype: str = "float32",
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
-) -> Model:
-    """Load a model by bundled name, folder or Hugging Face name. ``./sentiment`` is a folder of that name.
-
-    Weights are read from safetensors, and code that comes with a checkpoint is not run, unless allowed explicitly.
-    """
-    _check_device(device)
-    folder = _folder(name)
-    if _is_pooled(folder):
-        from salience.models.pooled import Pooled
-
-        return Pooled.load(folder, name=str(name), device=device, dtype=dtype)
-    from salience.models import huggingface
-
-    try:
-        return huggingface.load(
-            folder if folder.exists() else name,
-            name=str(name),
-            task=task,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            allow_pickle=allow_pickle,
-            trust_remote_code=trust_remote_code,
-        )
-    except BadModel as error:
-        if folder.exists() or not (near := get_close_matches(str(name), BUNDLED, n=1)):
-            raise
-        raise BadModel(f"{error} Did you mean {near[0]!r}, which comes with the package?") from error
+_HOMES = {
+    "salience.core.executor": ("Executor",),
+    "salience.core.text": ("Encoded",),
+    "salience.core.types": ("Batch", "EmbeddingEdit", "Model", "Output", "Site"),
+    "salience.models.bundled": ("sample", "sample_file"),
+    "salience.models.files": ("BUNDLED",),
+    "salience.models.heads": ("FittedHead",),
+    "salience.models.loading": ("Checkpoint", "knows", "load", "load_to_train", "starts_from_nothing"),
+    "salience.models.pooled": ("Pooled", "PooledConfig", "word_tokenizer"),
+}
 
 
-def sample() -> list[str]:
-    """The bundled sentences with their labels and rationales, each a line of JSON."""
-    return sample_file().read_text("utf-8").splitlines()
+def __getattr__(name: str) -> Any:
+    """Names are imported when first used, so that the files of a model can be checked without importing torch."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'salience.models' has no attribute {name!r}")
 
 
-def sample_file() -> Path:
-    """Where they lie: a data set like any other."""
-    return Path(str(files("salience.models.bundled").joinpath("sample.jsonl")))
-
-
-def load_to_train(
-    name: str | Path,
-    labels: Sequence[str] | int,
-    *,
-    seed: int = 0,
-    device: str | None = None,
-    dtype: str = "float32",
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-) -> Model:
-    """A pretrained model that is to learn these labels, or so many of any name.
-
-    A classifier that has just these labels already is taken as it is; any other model gets a new head, drawn by
-    ``seed``. Of a pooled model, which is not pretrained, all weights are drawn anew.
-    """
-    _check_device(device)
-    folder = _folder(name)
-    if _is_pooled(folder):
-        from salience.models.pooled import Pooled
-
-        pooled = Pooled.load(folder, name=str(name), device=device, dtype=dtype)
-        return pooled.fresh(pooled.labels if labels == len(pooled.labels) else _names(labels), seed)
-    from salience.models import huggingface
-
-    place = folder if folder.exists() else name
-    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    if _classifies(folder, labels):
-        return huggingface.load(place, name=str(name), device=device, dtype=dtype, **options)
-    return huggingface.load_to_train(
-        place, _names(labels), seed=seed, name=str(name), device=device, dtype=dtype, **options
-    )
-
-
-def _names(labels: Sequence[str] | int) -> list[str]:
-    return [str(number) for number in range(labels)] if isinstance(labels, int) else list(labels)
-
-
-def _classifies(folder: Path, labels: Sequence[str] | int) -> bool:
-    """Whether it is the folder of a classifier with these labels."""
-    try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    heads = " ".join(config.get("architectures") or ())
-    names = list((config.get("id2label") or {}).values())
-    fits = len(names) == labels if isinstance(labels, int) else sorted(names) == sorted(labels)
-    return "ForSequenceClassification" in heads and fits
-
-
-def _check_device(device: str | None) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # how torch refuses one
-        raise BadInput(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def knows(name: str | Path, labels: Sequence[str] | int) -> bool:
-    """Whether training it would start from a classifier of these labels, which has learnt a task already."""
-    return not starts_from_nothing(name) and _classifies(_folder(name), labels)
-
-
-def starts_from_nothing(name: str | Path) -> bool:
-    """Whether training it starts from random weights, not from pretrained ones."""
-    return _is_pooled(_folder(name))
-
-
-def _folder(name: str | Path) -> Path:
-    return Path(str(files("salience.models.bundled").joinpath(str(name)))) if name in BUNDLED else Path(name)
-
-
-def _is_pooled(folder: Path) -> bool:
-    try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return config.get("model_type") == "salience_pooled"
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,75 +1,182 @@
-"""The classifiers of the attention debate: encoder, additive attention, linear layer (Jain & Wallace 2019)."""
+"""The classifiers of the attention debate: an encoder, attention with one query, a linear layer."""
 
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from salience import batching
+from salience.core.executor import Executor
+from salience.core.text import Encoded, Span, Text, beginning, unread
+from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
 from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
-from salience.types import Batch, Edit, Encoded, Link, Output, Text, Weights
-from salience.words import unread
+from salience.models.files import reporting
 
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
-ENCODERS = ("bilstm", "lstm", "average", "mlp")
+Encoder = Literal["bilstm", "lstm", "orthogonal_lstm", "average", "mlp", "embedding"]
+ENCODERS = get_args(Encoder)
+Scoring = Literal["tanh", "dot", "uniform", "fixed"]
+SCORINGS = get_args(Scoring)
 
 
 @dataclass(frozen=True, slots=True)
 class PooledConfig:
-    """The shape of a Pooled model; stored as config.json."""
+    """The configuration of a Pooled model; stored as config.json."""
 
     labels: tuple[str, ...]
     vocabulary: int
-    encoder: Literal["bilstm", "lstm", "average", "mlp"] = "bilstm"
+    encoder: Encoder = "bilstm"
     embedding: int = 100
     hidden: int = 64
     """Units of the encoder, per direction for the BiLSTM."""
     attention: int = 64
+    """Units of additive attention."""
+    scoring: Scoring = "tanh"
     dropout: float = 0.0
     longest: int = 4096
     model_type: str = "salience_pooled"
 
 
-class Pooled(nn.Module):
-    """h = encoder(e);  a = softmax(v · tanh(W h));  logits = U Σ_t a_t h_t + c.
+class PooledNetwork(nn.Module):
+    """h = encoder(e);  a = attention(h);  logits = U Σ_t a_t h_t + c.
 
-    ``average`` reads the embeddings themselves, ``mlp`` a tanh projection of each one alone, and the two LSTMs see
-    their neighbours. ``hidden[0]`` is the embeddings, ``hidden[1]`` the encoder's output; attention is one head with
-    one query.
+    Encoders: ``embedding`` uses the embeddings themselves, ``average`` and ``mlp`` (two papers' names for one encoder)
+    a tanh projection of each embedding. The LSTMs also see neighbouring tokens; in an ``orthogonal_lstm`` each state is
+    orthogonal to the mean of those before it.
+
+    Attention: ``tanh`` is a = softmax(v · tanh(W h)), ``dot`` is a = softmax(v · h / √k), ``uniform`` is 1 / n.
+    ``fixed`` attention is given from outside, as an edit of every pass.
+
+    Paper: Jain & Wallace 2019, arXiv:1902.10186; Mohankumar et al. 2020, arXiv:2004.14243 (orthogonal)
     """
 
-    causal = False
-    layers = 1
-
-    def __init__(self, config: PooledConfig, tokenizer: Tokenizer, *, name: str = "pooled", budget: int = 8192) -> None:
+    def __init__(self, config: PooledConfig) -> None:
         super().__init__()
         choose(config.encoder, ENCODERS, "encoder")
-        self.config, self.tokenizer, self.name, self.budget = config, tokenizer, name, budget
+        choose(config.scoring, SCORINGS, "scoring")
+        self.config = config
         directions = 2 if config.encoder == "bilstm" else 1
-        width = config.embedding if config.encoder == "average" else config.hidden * directions
+        width = config.embedding if config.encoder == "embedding" else config.hidden * directions
         self.words = nn.Embedding(config.vocabulary, config.embedding, padding_idx=0)
         self.lstm = (
             nn.LSTM(config.embedding, config.hidden, batch_first=True, bidirectional=directions == 2)
-            if "lstm" in config.encoder
+            if config.encoder in ("bilstm", "lstm")
             else None
         )
-        self.project = nn.Linear(config.embedding, config.hidden) if config.encoder == "mlp" else None
+        self.cell = nn.LSTMCell(config.embedding, config.hidden) if config.encoder == "orthogonal_lstm" else None
+        self.project = nn.Linear(config.embedding, config.hidden) if config.encoder in ("average", "mlp") else None
         self.dropout = nn.Dropout(config.dropout)
-        self.key = nn.Linear(width, config.attention)
-        self.query = nn.Linear(config.attention, 1, bias=False)
+        self.key = nn.Linear(width, config.attention) if config.scoring == "tanh" else None
+        scored = {"tanh": config.attention, "dot": width}
+        self.query = nn.Linear(scored[config.scoring], 1, bias=False) if config.scoring in scored else None
         self.classifier = nn.Linear(width, len(config.labels))
 
+    def forward(
+        self,
+        e: Float[Tensor, "b t d"],
+        mask: Bool[Tensor, "b t"],
+        edit_attention: Edit | None,
+        edit_hidden: Edit | None,
+        start: Start | None = None,
+    ) -> tuple[Float[Tensor, "b c"], tuple[Tensor, Tensor], Float[Tensor, "b 1 1 t"]]:
+        """Return the logits, the encoder's input and output, and the attention weights."""
+        if start is None:
+            e = e if edit_hidden is None else edit_hidden(Site(0), e)
+            h = self.encode(self.dropout(e), mask)
+            h = h if edit_hidden is None else edit_hidden(Site(1), h)
+        else:
+            h = start.hidden
+        a = self.attend(h, mask)[:, None, None]
+        if edit_attention is not None:
+            a = edit_attention(Site(1), a)
+        elif self.config.scoring == "fixed":
+            raise BadInput("the attention of this model is given from outside; pass it as edit_attention")
+        context = (a[:, 0] @ h)[:, 0]
+        return self.classifier(self.dropout(context)), (e, h), a
+
+    def attend(self, h: Float[Tensor, "b t k"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t"]:
+        """Return the attention weights."""
+        scores = h.new_zeros(h.shape[:2]) if self.query is None else self.query(self._keys(h))[..., 0]
+        return scores.masked_fill(~mask, -torch.inf).softmax(-1)
+
+    def _keys(self, h: Float[Tensor, "b t k"]) -> Float[Tensor, "b t _"]:
+        return h * h.shape[-1] ** -0.5 if self.key is None else torch.tanh(self.key(h))
+
+    def encode(self, e: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t k"]:
+        if self.project is not None:
+            return torch.tanh(self.project(e))
+        if self.cell is not None:
+            return _orthogonal(self.cell, e) * mask[..., None]
+        if self.lstm is None:
+            return e
+        packed = nn.utils.rnn.pack_padded_sequence(e, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        # cuDNN's LSTM does not support backward in evaluation mode.
+        with torch.backends.cudnn.flags(enabled=self.training):
+            states, _ = self.lstm(packed)
+        return nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0]
+
+
+def _orthogonal(cell: nn.LSTMCell, e: Float[Tensor, "b t d"]) -> Float[Tensor, "b t k"]:
+    """h_t = ĥ_t − (ĥ_t · m / m · m) m with m the mean of the states before; h_t is fed back into the cell.
+
+    Paper: Mohankumar et al. 2020, arXiv:2004.14243, section 3.1
+    """
+    h = c = total = e.new_zeros(len(e), cell.hidden_size)
+    states: list[Tensor] = []
+    for t, x in enumerate(e.unbind(1)):
+        h, c = cell(x, (h, c))
+        m = total / (t + 1)
+        h = h - (h * m).sum(1, keepdim=True) / ((m * m).sum(1, keepdim=True) + 1e-6) * m
+        total = total + h
+        states.append(h)
+    return torch.stack(states, 1)
+
+
+@dataclass(eq=False)
+class Pooled:
+    """A pooled classifier with its tokenizer.
+
+    ``hidden[0]`` is the embeddings, ``hidden[1]`` the encoder's output; attention is one head with one query.
+    """
+
+    module: PooledNetwork
+    tokenizer: Tokenizer
+    name: str = "pooled"
+    executor: Executor = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]
+    """Created for the module if not given."""
+    embedding_edit: EmbeddingEdit | None = None
+
+    causal = False
+    layers = 1
+    single_query = True
+
+    def __post_init__(self) -> None:
+        self.executor = self.executor or Executor(8192, self.module)
+
+    @classmethod
+    def new(cls, config: PooledConfig, tokenizer: Tokenizer, *, name: str = "pooled", seed: int = 0) -> "Pooled":
+        """Create an untrained model, with weights initialised by ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(PooledNetwork(config).eval(), tokenizer, name)
+
     @property
-    def module(self) -> nn.Module:
-        return self
+    def config(self) -> PooledConfig:
+        return self.module.config
+
+    def can_start(self) -> bool:
+        return True
+
+    @property
+    def reads(self) -> Reads:
+        return "all"
 
     @property
     def labels(self) -> Sequence[str]:
@@ -80,36 +187,50 @@ class Pooled(nn.Module):
         return "identity" if len(self.config.labels) == 1 else "softmax"
 
     @property
+    def words(self) -> nn.Embedding:
+        return self.module.words if self.embedding_edit is None else self.embedding_edit.words
+
+    def with_embeddings(self, edit: EmbeddingEdit) -> "Pooled":
+        return replace(self, embedding_edit=edit)
+
+    @property
     def replacements(self) -> Mapping[str, int]:
-        found = {k: self.tokenizer.token_to_id(t) for k, t in (("mask", MASK), ("unk", UNK), ("pad", PAD))}
-        return {k: v for k, v in found.items() if v is not None}
+        ids = {k: self.tokenizer.token_to_id(t) for k, t in (("mask", MASK), ("unk", UNK), ("pad", PAD))}
+        return {k: v for k, v in ids.items() if v is not None}
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         return [self._encode(text, number) for number, text in enumerate(texts)]
 
     def _encode(self, text: Text, number: int) -> Encoded:
         if not isinstance(text, str):
-            raise BadInput(f"text {number} is a pair; {self.name} reads single texts")
+            raise BadInput(f"text {number} is a pair; {self.name} reads single texts only")
         if not text.strip():
-            raise BadInput(f"text {number} is empty or only white space; give at least one word")
-        found = self.tokenizer.encode(text)
-        end = min(len(found.ids), self.config.longest)
+            raise BadInput(f"text {number} is empty or only white space; it needs at least one word")
+        longest = self.config.longest
+        read = beginning(text, longest, lambda text: self._tokens(text)[: longest + 1])
+        encoding = self.tokenizer.encode(read)
+        end = min(len(encoding.ids), longest)
         if not end:
             raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
-        unseen = tuple(unread(text, found.offsets[:end], found.offsets[end:]))
-        if end < len(found.ids):
+        lost = [*encoding.offsets[end:], *([(len(read), len(text.rstrip()))] if len(read) < len(text) else [])]
+        unseen = tuple(unread(text, encoding.offsets[:end], lost))
+        if end < len(encoding.ids):
             warnings.warn(too_long(number, end, unseen), TruncatedText, stacklevel=2)
         return Encoded(
             text,
-            tuple(found.ids[:end]),
-            tuple(found.tokens[:end]),
-            tuple(found.offsets[:end]),
+            tuple(encoding.ids[:end]),
+            tuple(encoding.tokens[:end]),
+            tuple(encoding.offsets[:end]),
             (False,) * end,
             unseen=unseen,
         )
 
+    def _tokens(self, text: str) -> list[tuple[int, Span]]:
+        encoding = self.tokenizer.encode(text)
+        return list(zip(encoding.ids, encoding.offsets, strict=True))
+
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
-        return batching.collate(encoded, 0, self.words.weight.device)
+        return Batch.of(encoded, 0, self.words.weight.device)
 
     def resolve(self, label: str | int) -> int:
         if isinstance(label, str) and label in self.labels:
@@ -121,15 +242,19 @@ class Pooled(nn.Module):
     def label(self, index: int) -> str:
         return self.labels[index]
 
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([i], skip_special_tokens=True) for i in ids]
+
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        with torch.no_grad():
+        # A pass of another thread may have put other embeddings in their place.
+        with self.executor.lock, torch.no_grad():
             return self.words(batch.ids)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
-        """The only query reads everything: attention itself holds the weights."""
+        """Uniform over all tokens: the weights are in the attention itself."""
         return batch.mask / batch.mask.sum(1, keepdim=True)
 
-    def forward(
+    def __call__(
         self,
         batch: Batch,
         *,
@@ -138,29 +263,12 @@ class Pooled(nn.Module):
         edit_hidden: Edit | None = None,
         hidden: bool = False,
         attention: Weights | None = None,
+        start: Start | None = None,
     ) -> Output:
         e = self.words(batch.ids) if embeddings is None else embeddings
-        start = e if edit_hidden is None else edit_hidden(0, e)
-        h = self._states(self.dropout(start), batch)
-        h = h if edit_hidden is None else edit_hidden(1, h)
-        scores = self.query(torch.tanh(self.key(h)))[..., 0].masked_fill(~batch.mask, -torch.inf)
-        a = scores.softmax(-1)[:, None, None]
-        a = a if edit_attention is None else edit_attention(0, a)
-        context = (a[:, 0] @ h)[:, 0]
-        logits = self.classifier(self.dropout(context))
-        return Output(logits, e, (start, h) if hidden else (), (a,) if attention else ())
-
-    def _states(self, e: Float[Tensor, "b t d"], batch: Batch) -> Float[Tensor, "b t k"]:
-        if self.project is not None:
-            return torch.tanh(self.project(e))
-        if self.lstm is None:
-            return e
-        lengths = batch.mask.sum(1).cpu()
-        packed = nn.utils.rnn.pack_padded_sequence(e, lengths, batch_first=True, enforce_sorted=False)
-        # cuDNN's LSTM refuses to run backward in evaluation mode.
-        with torch.backends.cudnn.flags(enabled=self.training):
-            states, _ = self.lstm(packed)
-        return nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=batch.width)[0]
+        entering = e if self.embedding_edit is None else self.embedding_edit.entering(e)
+        logits, states, a = self.module(entering, batch.mask, edit_attention, edit_hidden, start)
+        return Output(logits, e, states if hidden else (), (a,) if attention else ())
 
     def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json, tokenizer.json and model.safetensors."""
@@ -168,38 +276,35 @@ class Pooled(nn.Module):
         path.mkdir(parents=True, exist_ok=True)
         (path / "config.json").write_text(json.dumps(asdict(self.config), indent=2), "utf-8")
         self.tokenizer.save(str(path / "tokenizer.json"))
-        save_file({k: v.to(dtype).contiguous() for k, v in self.state_dict().items()}, path / "model.safetensors")
+        weights = {k: v.to(dtype).contiguous() for k, v in self.module.state_dict().items()}
+        save_file(weights, path / "model.safetensors")
 
     def fresh(self, labels: Sequence[str], seed: int) -> "Pooled":
-        """A model of the same shape and vocabulary for these labels, its weights drawn by ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            made = Pooled(
-                replace(self.config, labels=tuple(labels)), self.tokenizer, name=self.name, budget=self.budget
-            )
-        return made.to(self.words.weight).eval()
+        """Create an untrained model of the same shape and vocabulary for these labels, initialised by ``seed``."""
+        model = Pooled.new(replace(self.config, labels=tuple(labels)), self.tokenizer, name=self.name, seed=seed)
+        model.module.to(self.words.weight)
+        return model
 
     @classmethod
     def load(
         cls, folder: str | Path, *, name: str | None = None, device: str | None = None, dtype: str = "float32"
     ) -> "Pooled":
         path = Path(folder)
-        try:
+        for file in ("config.json", "tokenizer.json", "model.safetensors"):
+            if not (path / file).is_file():
+                raise BadModel(f"{folder} does not hold a pooled model that can be loaded: {file} is missing")
+        with reporting(folder):
             stored: dict[str, Any] = json.loads((path / "config.json").read_text("utf-8"))
             labels = tuple(stored.pop("labels"))
-            model = cls(
-                PooledConfig(labels, **stored),
-                Tokenizer.from_file(str(path / "tokenizer.json")),
-                name=name or str(folder),
-            )
-            model.load_state_dict(load_file(path / "model.safetensors"))
-        except (OSError, ValueError, TypeError, RuntimeError, KeyError) as error:
-            raise BadModel(f"{folder} does not hold a pooled model that can be read: {error}") from error
-        return model.to(device or "cpu", getattr(torch, dtype)).eval()
+            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            model = cls.new(PooledConfig(labels, **stored), tokenizer, name=name or str(folder))
+            model.module.load_state_dict(load_file(path / "model.safetensors"))
+            model.module.to(device or "cpu", torch.float32 if dtype == "auto" else getattr(torch, dtype))
+        return model
 
 
 def word_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """A lower-casing word-level tokenizer with the ``size`` most frequent words of the texts."""
+    """Train a lower-casing word-level tokenizer with the ``size`` most frequent words of the texts."""
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

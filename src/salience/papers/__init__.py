@@ -1,1 +1,1 @@
-"""One file per paper: its protocol run here, with its published numbers beside ours where it has any."""
+"""One module per paper: runs its protocol and compares the results with the published numbers, if any."""

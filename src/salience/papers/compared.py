@@ -1,38 +1,39 @@
-"""What the papers that compare methods share: one table of methods by metrics, and what each method costs."""
+"""Shared by the papers that compare methods: a table of methods by metrics, and the cost of each method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from salience.core.settings import settings_of
+from salience.core.types import Model
+from salience.data.examples import Example, sampled
 from salience.errors import UnsupportedModel
-from salience.evaluation import Evaluation
-from salience.evaluator import evaluate
-from salience.explainer import explain
-from salience.guards import sampled
-from salience.lessons import Example
-from salience.types import Model
+from salience.evaluation.evaluator import evaluate, unsupported
+from salience.evaluation.table import Evaluation
+from salience.explanations.explainer import explain
+from salience.methods import find_method
 
 TIMED = 40
-"""Texts by which a method's cost is measured."""
+"""Number of texts used to time a method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One model on one data set."""
+    """The results of one model on one data set."""
 
     data: str
-    found: Evaluation
+    evaluation: Evaluation
     seconds: Mapping[str, float]
-    """Per text, explained in batches, by method."""
+    """Seconds per text by method, explained in batches."""
     left_out: Mapping[str, str]
-    """Methods that this model cannot be explained by, and why."""
+    """Methods that do not support this model, with the reason."""
 
 
-def compared(
+def compare(
     model: Model,
     data: str,
-    given: Sequence[Example],
+    examples: Sequence[Example],
     methods: Sequence[str],
     metrics: Sequence[str],
     *,
@@ -40,35 +41,31 @@ def compared(
     report: Callable[[int, int], None] | None = None,
     **settings: Any,
 ) -> Comparison:
-    """All methods that the model can be explained by on all texts, and each of them timed by itself on some.
+    """Evaluate all methods that support the model, and time each of them on a sample.
 
-    A method that the paper is about is ``needed``: a model that lacks what it takes is refused.
+    Unsupported methods are left out, but an unsupported method in ``needed`` raises UnsupportedModel.
     """
-    texts = [e.text for e in sampled(given, TIMED)]
-    own = {name: _own(name, settings) for name in methods}
-    left = {name: why for name in methods if (why := _refusal(model, texts[0], name, own[name], name in needed))}
-    kept = [name for name in methods if name not in left]
-    found = evaluate(model, given, kept, metrics=metrics, report=report, **settings)
-    return Comparison(data, found, {name: _seconds(model, texts, name, own[name]) for name in kept}, left)
+    texts = [e.text for e in sampled(examples, TIMED)]
+    own = {name: _settings_of(name, settings) for name in methods}
+    left_out = {name: why for name in methods if (why := unsupported(model, texts[0], name, **own[name])) is not None}
+    for name in needed:
+        if name in left_out:
+            raise UnsupportedModel(left_out[name])
+    supported = [name for name in methods if name not in left_out]
+    evaluation = evaluate(model, examples, supported, metrics=metrics, report=report, **settings)
+    seconds = {name: _seconds(model, texts, name, own[name]) for name in supported}
+    return Comparison(data, evaluation, seconds, left_out)
 
 
-def _own(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{method}.")}
-
-
-def _refusal(model: Model, text: Any, method: str, settings: Mapping[str, Any], needed: bool) -> str | None:
-    """Why the model cannot be explained by a method."""
-    try:
-        explain(model, text, method, **settings)
-    except UnsupportedModel as error:
-        if needed:
-            raise
-        return str(error)
-    return None
+def _settings_of(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one method: those for all methods that it takes, then its own, written ``method.setting``."""
+    shared = {key: value for key, value in settings.items() if key in settings_of(find_method(method))}
+    own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{method}.")}
+    return {**shared, **own}
 
 
 def _seconds(model: Model, texts: Sequence[Any], method: str, settings: Mapping[str, Any]) -> float:
-    explain(model, texts[:2], method, **settings)  # what is done once for a model is not a text's cost
+    explain(model, texts[:2], method, **settings)  # warm-up: exclude work that is done once per model
     began = perf_counter()
     explain(model, texts, method, **settings)
     return (perf_counter() - began) / len(texts)

@@ -1,57 +1,65 @@
 """The elephant in the interpretability room: why use attention as explanation when we have saliency methods?
 
-The paper argues, and brings no table: who asks which inputs mattered for a prediction should use a method that looks
-at the whole computation, and attention looks at a part of it. Here the question is measured.
+The paper makes an argument and reports no table: to learn which inputs mattered for a prediction, use a method that
+takes the whole computation into account; attention covers only a part of it. This module measures the question.
 
 Paper: Bastings & Filippova 2020, arXiv:2010.05607
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from salience.evaluation import Evaluation
-from salience.evaluator import METRICS, PLAUSIBLE
-from salience.lessons import Example
-from salience.papers.compared import Comparison, compared
-from salience.types import Model
+from salience.core.types import Model
+from salience.data.examples import Example
+from salience.evaluation.advice import TESTED
+from salience.evaluation.evaluator import DEFAULT_METRICS, WITH_RATIONALES
+from salience.evaluation.table import Evaluation
+from salience.papers.compared import Comparison, compare
 
 ATTENTION = ("attention", "attention_rollout", "attention_x_gradient")
 SALIENCY = ("gradient", "input_x_gradient", "integrated_gradients", "lrp", "occlusion")
 
 SIZES = {"quick": 60, "full": 500}
-"""Texts of each data set."""
+"""Number of texts per data set."""
 
 
 def run(
     model: Model,
     data: str,
-    given: Sequence[Example],
+    examples: Sequence[Example],
     *,
     report: Callable[[int, int], None] | None = None,
+    **settings: Any,
 ) -> Comparison:
-    """The table of one data set. The model needs attention; of the other methods, those it cannot run are left out."""
-    metrics = (*METRICS, *(PLAUSIBLE if any(e.rationale for e in given) else ()))
-    return compared(model, data, given, (*ATTENTION, *SALIENCY), metrics, needed=ATTENTION[:1], report=report)
+    """Compare attention with saliency methods on one data set.
+
+    The model must have attention. Other methods that do not support it are left out. Other arguments are those of
+    :func:`salience.evaluate`, such as settings of the methods.
+    """
+    metrics = (*DEFAULT_METRICS, *(WITH_RATIONALES if any(e.rationale for e in examples) else ()))
+    methods = (*ATTENTION, *SALIENCY)
+    return compare(model, data, examples, methods, metrics, needed=ATTENTION[:1], report=report, **settings)
 
 
-def answer(found: Evaluation) -> list[str]:
-    """For each metric, the best of either side, and whether the difference may be chance."""
-    return [_sentence(found, metric) for metric in found.metrics]
+def answer(evaluation: Evaluation) -> list[str]:
+    """One sentence per metric: the best of each side, and whether their difference is significant."""
+    return [_sentence(evaluation, metric) for metric in evaluation.metrics]
 
 
-def _sentence(found: Evaluation, metric: str) -> str:
-    best = found.best(metric)
+def _sentence(evaluation: Evaluation, metric: str) -> str:
+    best = evaluation.best(metric)
     cells = {
-        name: found.cells[name, metric]
+        name: evaluation.cells[name, metric]
         for name in (*ATTENTION, *SALIENCY)
-        if name in found.methods and found.cells[name, metric].estimate.n
+        if name in evaluation.methods and evaluation.cells[name, metric].estimate.n
     }
     side = ATTENTION if best in SALIENCY else SALIENCY
     sign = 1 if cells[best].better == "higher" else -1
     rival = max((cells[name] for name in side if name in cells), key=lambda cell: sign * cell.estimate.mean)
     assert rival.against_best is not None
-    sure = "whose interval leaves out 0" if rival.against_best.clear else "which may be chance"
+    verdict = f"which is significant ({TESTED})" if rival.against_best.clear else "which may be due to chance"
     kinds = ("a saliency method", "attention") if best in SALIENCY else ("attention", "a saliency method")
     return (
         f"{metric}: {kinds[0]} is ahead, {best} {cells[best].estimate}; the best of {kinds[1]} is {rival.method} "
-        f"{rival.estimate}, a difference of {rival.against_best:.3f}, {sure}."
+        f"{rival.estimate}, a difference of {rival.against_best:.3f}, {verdict}."
     )

@@ -1,47 +1,46 @@
-"""Reports of papers, as pages that stand alone."""
+"""Reports of papers, as self-contained HTML pages."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from typing import Any
 
+from salience.evaluation.advice import advice
 from salience.papers import elephant as _elephant
 from salience.papers.compared import Comparison
-from salience.papers.layer_saliency import Result as Layers
-from salience.papers.sallm import Result, compared, looked
-from salience.verdict import advice
+from salience.papers.layer_saliency import LayerSaliencyResult as Layers
+from salience.papers.sallm import SallmResult, comparison_table, looked
 from salience.views.charts import drawn
-from salience.views.evaluation import bars, curves, grid, legend
+from salience.views.evaluation import curves, grid, legend, points
 from salience.views.pages import document, figure, table
 
 
-def sallm(result: Result) -> str:
-    """The variants beside each other, what became of attention, and what it was made with."""
+def sallm(result: SallmResult) -> str:
+    """The report of SalLM: accuracy by variant, measures of attention, and settings."""
     grid = [(f"{one['weight']:g}", f"{one['share']:g}", f"{100 * one['validation']:.2f}") for one in result.grid]
     settings = {"model": result.model, "method": result.method, "seeds": result.size.seeds, **asdict(result.recipe)}
     del settings["seed"]
     return document(
-        "SalLM: attention taught by explanations",
-        f"<p>Accuracy in per cent: mean ± standard deviation over {result.size.seeds} seeds. The difference from "
-        "vanilla is that of the test answers, with a 95 % interval of a bootstrap over texts and seeds; the p-values "
-        "of the three differences are not corrected for their number. The poster's own figures are those of BERT-base "
-        "over 3 seeds.</p>",
-        table(*compared(result)),
+        "SalLM: attention trained with explanations",
+        f"<p>Accuracy in per cent: mean ± standard deviation over {result.size.seeds} seeds. Differences from vanilla "
+        "are in test accuracy, with 95 % intervals that cover new texts and, with several seeds, new seeds; the "
+        "p-values are not corrected for multiple comparisons. The poster's figures are for BERT-base over 3 seeds.</p>",
+        table(*comparison_table(result)),
         figure(by_seed(result, "svg")),
-        f"<h2>What became of attention</h2>{table(*looked(result))}",
-        "<p>On validation texts, against the teacher's explanations; the row of vanilla is that teacher itself, and "
-        "the teacher of iterative is the student of sallm. "
-        "Agreement is a rank correlation, held-out agreement that with occlusion, which taught nobody. "
-        "Comprehensiveness and sufficiency are those of attention as an explanation of the model it belongs to.</p>",
-        f"<h2>Chosen on validation texts alone</h2>{table(('λ', 'share', 'validation accuracy'), grid)}"
-        f"<p>λ = {result.chosen['weight']:g} and a share of {result.chosen['share']:g}, by the first seed, which is "
-        "one of those above.</p>",
+        f"<h2>Effect on attention</h2>{table(*looked(result))}",
+        "<p>Measured on validation texts against the teacher's explanations. The vanilla row is the teacher itself; "
+        "the teacher of iterative is the student of sallm. Agreement is the rank correlation with the teacher's "
+        "explanation, and held-out agreement the rank correlation with occlusion, which was not used in training. "
+        "Comprehensiveness and sufficiency measure attention as an explanation of its own model.</p>",
+        f"<h2>Selection on validation texts</h2>{table(('λ', 'share', 'validation accuracy'), grid)}"
+        f"<p>Selected with the first seed: λ = {result.chosen['weight']:g} and a share of "
+        f"{result.chosen['share']:g}.</p>",
         f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in settings.items()])}",
     )
 
 
-def by_seed(result: Result, kind: str) -> bytes:
-    """Test accuracy of every seed, a column for each variant; a bar at the mean."""
+def by_seed(result: SallmResult, kind: str) -> bytes:
+    """A chart of test accuracy by variant: one point per seed, with a tick at the mean."""
     import altair as alt
 
     values = [
@@ -67,62 +66,64 @@ def by_seed(result: Result, kind: str) -> bytes:
 
 
 def layer_saliency(results: Sequence[Layers]) -> str:
-    """Every layer beside the other methods, a part for each data set."""
+    """The report of decoded layer saliency, with a section per data set."""
     return document(
         "Decoded layer saliency, layer by layer",
-        "<p>Layers are those of layer_saliency, from 0, the embeddings. The paper gives no numbers to set beside "
-        "these.</p>",
+        "<p>Layer 0 is the embeddings. The paper reports no numbers to compare with.</p>",
         *(_layers(result) for result in results),
     )
 
 
 def _layers(result: Layers) -> str:
-    known = [
+    rows = [
         (str(c.layer), f"{c.log_probability:.2f}", f"{c.recovery:.3f}", f"{c.reciprocal_rank:.3f}")
         for c in result.coherence
     ]
     return (
-        f"{_comparison(result.comparison)}<h3>Does a layer still know its words?</h3>"
+        f"{_comparison(result.comparison)}<h3>Can a layer's words be decoded?</h3>"
         f"{figure(by_layer(result, 'svg'))}"
-        f"{table(('layer', 'mean log-probability of its own word', 'first choice', 'mean reciprocal rank'), known)}"
-        f"<p>The method chooses layer {result.chosen} by itself, by this curve alone.</p>"
+        f"{table(('layer', 'mean log-probability of its own word', 'top-1 accuracy', 'mean reciprocal rank'), rows)}"
+        f"<p>From this curve alone, the method selects layer {result.chosen}.</p>"
     )
 
 
 def elephant(results: Sequence[Comparison]) -> str:
-    """Attention beside the saliency methods, a part for each data set."""
+    """The report on attention and saliency methods, with a section per data set."""
     parts: list[str] = []
     for one in results:
-        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in _elephant.answer(one.found))
-        parts.append(f"{_comparison(one)}<h3>Attention or saliency?</h3><ul>{said}</ul>")
-    return document("Attention as an explanation, beside saliency methods", *parts)
+        answers = "".join(f"<li>{escape(sentence)}</li>" for sentence in _elephant.answer(one.evaluation))
+        parts.append(f"{_comparison(one)}<h3>Attention or saliency?</h3><ul>{answers}</ul>")
+    return document("Attention as an explanation, compared with saliency methods", *parts)
 
 
-_HIDING = " Hiding and revealing are one curve read from either end, so that their areas are equal: count them as one."
+_HIDING = (
+    " The hiding and revealing areas are equal, because they read the same curve from opposite ends; count them once."
+)
 
 
 def _comparison(one: Comparison) -> str:
-    found = one.found
-    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(found))
+    evaluation = one.evaluation
+    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(evaluation))
     seconds = [(name, f"{1000 * value:.1f}") for name, value in one.seconds.items()]
-    both = {"hiding_area", "revealing_area"} <= set(found.metrics)
-    left = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in one.left_out.items())
-    drawn_curves = figure(curves(found, "svg")) if found.curves else ""
+    both = {"hiding_area", "revealing_area"} <= set(evaluation.metrics)
+    left_out = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in one.left_out.items())
+    drawn_curves = figure(curves(evaluation, "svg"), fills=True) if evaluation.curves else ""
     return (
-        f"<h2>{escape(one.data)}, {escape(found.model)}</h2><ul>{said}</ul>"
-        f"{grid(found)}"
-        f"<p>{escape(legend(found))}.{_HIDING if both else ''}</p>{figure(bars(found, 'svg'))}{drawn_curves}"
+        f"<h2>{escape(one.data)}, {escape(evaluation.model)}</h2><ul>{sentences}</ul>"
+        f"{grid(evaluation)}"
+        f"<p>{escape(legend(evaluation))}.{_HIDING if both else ''}</p>"
+        f"{figure(points(evaluation, 'svg'), fills=True)}{drawn_curves}"
         f"<h3>Milliseconds per text, on this machine</h3>{table((), seconds)}"
-        + (f"<h3>Left out</h3><ul>{left}</ul>" if left else "")
+        + (f"<h3>Left out</h3><ul>{left_out}</ul>" if left_out else "")
     )
 
 
 def by_layer(result: Layers, kind: str) -> bytes:
-    """How well each layer knows its own words, beside how well its explanation does."""
+    """A chart of the coherence of each layer, next to the quality of its explanation."""
     import altair as alt
 
-    found = result.comparison.found
-    quality = found.metrics[0]
+    evaluation = result.comparison.evaluation
+    quality = evaluation.metrics[0]
     values = [
         {"layer": c.layer, "what": "mean reciprocal rank of its own word", "value": c.reciprocal_rank}
         for c in result.coherence
@@ -131,9 +132,9 @@ def by_layer(result: Layers, kind: str) -> bytes:
         {
             "layer": int(name.rpartition("_")[2]),
             "what": quality.replace("_", " "),
-            "value": found.cells[name, quality].estimate.mean,
+            "value": evaluation.cells[name, quality].estimate.mean,
         }
-        for name in found.methods
+        for name in evaluation.methods
         if name.startswith("layer_saliency_layer_")
     ]
     chart: Any = (

@@ -1,7 +1,7 @@
 """SalLM: saliency-guided language models, four variants on SST-5.
 
 The poster trains BERT-base as a teacher, binarises its gradient saliency, and trains again with the attention loss. λ
-and the share of marked tokens are not published: both are chosen here on the validation set, never on the test set.
+and the share of marked tokens are not published; both are selected here on the validation set.
 """
 
 import json
@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from math import isnan
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from salience.core.files import complete
+from salience.core.stats import Difference, Spread, paired_difference
 from salience.data import Source
-from salience.engines.local import end_with_parent
-from salience.guards import packed
-from salience.lessons import Example, examples
+from salience.data.examples import Example, examples
 from salience.models import load
-from salience.passes import forward
-from salience.runs import complete
-from salience.stats import Difference, Spread, paired_bootstrap
-from salience.teaching import Course, Taught, Telling, Variant, teach
-from salience.train import Recipe, labels_of
-from salience.types import Model
+from salience.runs.engines.local import end_with_parent
+from salience.training.distillation import Callbacks, Distillation, DistillationResult, Variant, distil
+from salience.training.loop import Recipe
+from salience.training.monitors import correct
 
 PUBLISHED = {
     "vanilla": ("51.07 ± 0.52", "53.83 ± 0.42"),
@@ -38,12 +37,12 @@ PUBLISHED = {
 """Validation and test accuracy in the poster: BERT-base, SST-5, 3 seeds, mean ± standard deviation."""
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""The heading and the rows."""
+"""(header, rows)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is run."""
+    """The size of the experiment."""
 
     seeds: int
     epochs: int
@@ -58,19 +57,19 @@ SIZES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One variant over all seeds."""
+class VariantRow:
+    """The results of one variant over all seeds."""
 
     variant: str
     test: Spread
-    """Accuracy in per cent, as all of them."""
+    """Test accuracy in per cent."""
     others: Mapping[str, Spread]
-    """Accuracy on other data."""
+    """Accuracy on other data in per cent."""
     measures: Mapping[str, Spread]
-    """What the guards measured on the validation texts; those of attention against the first teacher's explanations
-    for all but ``iterative``, whose teacher is a student of the first."""
+    """Measures on the validation texts. Attention is compared with the explanations of the vanilla teacher, except for
+    ``iterative``, whose teacher is the student of ``sallm``."""
     against_vanilla: Difference | None
-    """Of correct test answers, in per cent."""
+    """The difference in test accuracy, in percentage points."""
 
     @property
     def validation(self) -> Spread:
@@ -78,8 +77,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """The table, and what it was made with."""
+class SallmResult:
+    """The results of all variants, with the settings of the experiment."""
 
     model: str
     method: str
@@ -87,13 +86,13 @@ class Result:
     recipe: Recipe
     chosen: Mapping[str, float]
     grid: Sequence[Mapping[str, float]]
-    """Validation accuracy of sallm with seed 0, for each λ and share."""
-    rows: Sequence[Row]
+    """Validation accuracy of sallm with seed 0 for each λ and share."""
+    rows: Sequence[VariantRow]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One training."""
+class Training:
+    """One training run of the experiment."""
 
     variant: Variant
     seed: int
@@ -106,8 +105,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What all trainings share. Each lies in a folder of its own, and is made once."""
+class Experiment:
+    """What all training runs share. Each has its own folder and is run once."""
 
     model: str
     train: Source
@@ -116,32 +115,35 @@ class Plan:
     folder: Path
     recipe: Recipe
     method: str
+    settings: Mapping[str, Any]
     options: Mapping[str, Any]
 
-    def taught(self, asked: Asked, telling: Telling = Telling()) -> Taught:  # noqa: B008
-        teacher = self._teacher(asked)
-        return teach(
+    def run(self, training: Training, callbacks: Callbacks = Callbacks()) -> DistillationResult:  # noqa: B008
+        teacher = self._teacher(training)
+        return distil(
             self.model,
             self.train,
-            self.folder / str(asked),
-            self._course(asked),
+            self.folder / str(training),
+            self._settings(training),
             validation=self.validation,
             tests=self.tests,
             teacher=None if teacher is None else self.folder / str(teacher) / "student",
-            shelf=None if teacher is None else self.folder / f"explanations-{teacher}",
-            telling=telling,
+            explanations_folder=None if teacher is None else self.folder / f"explanations-{teacher}",
+            callbacks=callbacks,
             **self.options,
         )
 
-    def _course(self, asked: Asked) -> Course:
-        # Three models: the teacher, its student, and the student's student. The second is what sallm has made.
-        recipe = replace(self.recipe, seed=asked.seed)
-        return Course(asked.variant, self.method, weight=asked.weight, share=asked.share, rounds=1, recipe=recipe)
+    def _settings(self, one: Training) -> Distillation:
+        # One round: the teacher of iterative is the student of sallm, itself a student of vanilla.
+        recipe = replace(self.recipe, seed=one.seed)
+        return Distillation(
+            one.variant, self.method, self.settings, weight=one.weight, share=one.share, rounds=1, recipe=recipe
+        )
 
-    def _teacher(self, asked: Asked) -> Asked | None:
-        if asked.variant == "vanilla":
+    def _teacher(self, one: Training) -> Training | None:
+        if one.variant == "vanilla":
             return None
-        return replace(asked, variant="sallm") if asked.variant == "iterative" else Asked("vanilla", asked.seed)
+        return replace(one, variant="sallm") if one.variant == "iterative" else Training("vanilla", one.seed)
 
 
 def run(
@@ -155,150 +157,154 @@ def run(
     others: Mapping[str, Source] | None = None,
     recipe: Recipe = Recipe(),  # noqa: B008
     method: str = "input_x_gradient",
+    settings: Mapping[str, Any] | None = None,
     workers: int = 1,
     say: Callable[[str], None] = lambda _: None,
-    telling: Telling = Telling(),  # noqa: B008
+    callbacks: Callbacks = Callbacks(),  # noqa: B008
     **options: Any,
-) -> Result:
-    """All variants and seeds; stopped, it goes on where it was. ``workers`` processes train at a time.
+) -> SallmResult:
+    """Train all variants with all seeds, in ``workers`` processes; if stopped, the same call resumes.
 
-    ``options`` are those of :func:`salience.models.load_to_train`.
+    ``settings`` are those of the method. ``say`` is called with messages about progress. ``options`` are passed to
+    :func:`salience.models.load_to_train`.
     """
     folder = Path(out)
     recipe = replace(recipe, epochs=size.epochs)
-    plan = Plan(model, train, validation, {"test": test, **(others or {})}, folder, recipe, method, options)
+    tests = {"test": test, **(others or {})}
+    experiment = Experiment(model, train, validation, tests, folder, recipe, method, settings or {}, options)
     with _pool(workers) as pool:
-        grid, found = _trained(size, lambda asked: dict(_made(plan, asked, pool, say, telling)))
+        grid, results = _run_all(size, lambda runs: dict(_run(experiment, runs, pool, say, callbacks)))
     chosen = _best(grid)
-    say("comparing the answers to the test texts")
-    right = {name: _right(all_of, examples(test)) for name, all_of in found.items()}
-    # The guards of sallm measured its teachers, which are the vanilla models, before.
-    measures = {name: _measured([t.epochs[-1].measures for t in all_of]) for name, all_of in found.items()}
-    measures["vanilla"] |= _measured([t.before for t in found["sallm"]])
-    rows = [_row(name, all_of, measures[name], right, list(others or {})) for name, all_of in found.items()]
-    result = Result(model, method, size, recipe, chosen, grid, rows)
+    say("comparing the predictions on the test texts")
+    correct_by_variant = {name: _correct(variant, examples(test)) for name, variant in results.items()}
+    # The teachers of sallm, measured before its training, are the vanilla models.
+    measures = {name: _spreads([r.epochs[-1].measures for r in variant]) for name, variant in results.items()}
+    measures["vanilla"] |= _spreads([r.before for r in results["sallm"]])
+    rows = [
+        _row(name, variant, measures[name], correct_by_variant, list(others or {})) for name, variant in results.items()
+    ]
+    result = SallmResult(model, method, size, recipe, chosen, grid, rows)
     with complete(folder / "result.json") as file:
         file.write(json.dumps(asdict(result), indent=1).encode())
     return result
 
 
-def _trained(
-    size: Size, made: Callable[[Sequence[Asked]], Mapping[Asked, Taught]]
-) -> tuple[list[dict[str, float]], dict[str, list[Taught]]]:
-    """The grid, and the trainings of every variant by seed; those that teach before those that they teach."""
+def _run_all(
+    size: Size, run: Callable[[Sequence[Training]], Mapping[Training, DistillationResult]]
+) -> tuple[list[dict[str, float]], dict[str, list[DistillationResult]]]:
+    """The grid, and the results of every variant by seed; teachers are trained before their students."""
     seeds = range(size.seeds)
-    vanilla = [Asked("vanilla", seed) for seed in seeds]
-    found = dict(made(vanilla))
-    tried = [Asked("sallm", 0, weight, share) for weight, share in product(size.weights, size.shares)]
-    found |= made(tried)
-    grid = [{"weight": a.weight, "share": a.share, "validation": _validated(found[a])} for a in tried]
-    variants: dict[Variant, list[Asked]] = {
-        variant: [Asked(variant, seed, **_best(grid)) for seed in seeds]
+    vanilla = [Training("vanilla", seed) for seed in seeds]
+    results = dict(run(vanilla))
+    candidates = [Training("sallm", 0, weight, share) for weight, share in product(size.weights, size.shares)]
+    results |= run(candidates)
+    grid = [{"weight": c.weight, "share": c.share, "validation": _validation(results[c])} for c in candidates]
+    variants: dict[Variant, list[Training]] = {
+        variant: [Training(variant, seed, **_best(grid)) for seed in seeds]
         for variant in ("sallm", "fine_tuned", "iterative")
     }
-    found |= made([*variants["sallm"], *variants["fine_tuned"]])
-    found |= made(variants["iterative"])
-    return grid, {name: [found[a] for a in asked] for name, asked in {"vanilla": vanilla, **variants}.items()}
+    results |= run([*variants["sallm"], *variants["fine_tuned"]])
+    results |= run(variants["iterative"])
+    return grid, {name: [results[one] for one in runs] for name, runs in {"vanilla": vanilla, **variants}.items()}
 
 
-def _validated(found: Taught) -> float:
-    return found.epochs[-1].measures["accuracy"]
+def _validation(result: DistillationResult) -> float:
+    return result.epochs[-1].measures["accuracy"]
 
 
 def _best(grid: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """λ and share with the highest validation accuracy."""
+    """The λ and share with the highest validation accuracy."""
     best = max(grid, key=lambda one: one["validation"])
     return {"weight": best["weight"], "share": best["share"]}
 
 
-def _made(
-    plan: Plan, asked: Sequence[Asked], pool: Executor | None, say: Callable[[str], None], telling: Telling
-) -> Iterator[tuple[Asked, Taught]]:
-    """Each training, in this process or in several."""
+def _run(
+    experiment: Experiment,
+    runs: Sequence[Training],
+    pool: Executor | None,
+    say: Callable[[str], None],
+    callbacks: Callbacks,
+) -> Iterator[tuple[Training, DistillationResult]]:
+    """Each training run with its result, in this process or in a pool."""
     if pool is None:
-        for one in asked:
+        for one in runs:
             say(str(one))
-            yield one, plan.taught(one, telling)
+            yield one, experiment.run(one, callbacks)
         return
-    futures = {pool.submit(plan.taught, one): one for one in asked}
+    futures = {pool.submit(experiment.run, one): one for one in runs}
     for future in as_completed(futures):
-        taught = future.result()
-        say(f"{futures[future]}: validation accuracy {_validated(taught):.3f}")
-        yield futures[future], taught
+        result = future.result()
+        say(f"{futures[future]}: validation accuracy {_validation(result):.3f}")
+        yield futures[future], result
 
 
 @contextmanager
 def _pool(workers: int) -> Generator[Executor | None]:
-    """Processes that share the threads; none for a single one."""
+    """A pool of processes that share the CPU threads, or None for one worker."""
     if workers == 1:
         yield None
         return
     threads = max(1, torch.get_num_threads() // workers)
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (threads,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _initialise, (threads,)) as pool:
         yield pool
 
 
-def _begin(threads: int) -> None:
-    """The start of a process that trains."""
+def _initialise(threads: int) -> None:
+    """Initialise a worker process."""
     end_with_parent()
     torch.set_num_threads(threads)
 
 
-def _right(found: Sequence[Taught], tests: Sequence[Example]) -> list[list[float]]:
-    """For every seed and test text, 100 if the student is right."""
-    return [[100.0 * answer for answer in correct(load(taught.student), tests)] for taught in found]
+def _correct(results: Sequence[DistillationResult], tests: Sequence[Example]) -> list[list[float]]:
+    """For every seed and test text, 100 if the student is correct and 0 otherwise."""
+    return [[100.0 * answer for answer in correct(load(result.student), tests)] for result in results]
 
 
-def correct(model: Model, given: Sequence[Example]) -> list[bool]:
-    """Whether each text's label is predicted."""
-    found: dict[str, bool] = {}
-    for some, encoded in packed(model, given):
-        hits = forward(model, model.batch(encoded)).logits.argmax(1) == labels_of(model, some)
-        found |= {e.id: bool(hit) for e, hit in zip(some, hits, strict=True)}
-    return [found[e.id] for e in given]
-
-
-def _measured(each: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """Every measure over the seeds."""
-    return {name: Spread(tuple(one[name] for one in each)) for name in each[0]}
+def _spreads(measures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """The spread of every measure over the seeds."""
+    return {name: Spread(tuple(seed[name] for seed in measures)) for name in measures[0]}
 
 
 def _row(
     name: str,
-    found: Sequence[Taught],
+    results: Sequence[DistillationResult],
     measures: Mapping[str, Spread],
-    right: Mapping[str, Sequence[Sequence[float]]],
+    correct: Mapping[str, Sequence[Sequence[float]]],
     others: Sequence[str],
-) -> Row:
-    return Row(
+) -> VariantRow:
+    return VariantRow(
         name,
-        Spread(tuple(100 * t.scores["test"] for t in found)),
-        {other: Spread(tuple(100 * t.scores[other] for t in found)) for other in others},
+        Spread(tuple(100 * r.scores["test"] for r in results)),
+        {other: Spread(tuple(100 * r.scores[other] for r in results)) for other in others},
         measures,
-        None if name == "vanilla" else paired_bootstrap(np.array(right[name]), np.array(right["vanilla"])),
+        None if name == "vanilla" else paired_difference(np.array(correct[name]), np.array(correct["vanilla"])),
     )
 
 
-def compared(result: Result) -> Table:
-    """The poster's table beside ours."""
+def comparison_table(result: SallmResult) -> Table:
+    """The table of accuracies, with the poster's numbers."""
     others = list(result.rows[0].others)
     head = ["variant", "validation", "test", *others, "test − vanilla", "poster: validation", "poster: test"]
     return head, [_cells(row, others) for row in result.rows]
 
 
-def _cells(row: Row, others: Sequence[str]) -> list[str]:
+def _cells(row: VariantRow, others: Sequence[str]) -> list[str]:
     return [
         row.variant,
         str(row.validation),
         str(row.test),
         *(str(row.others[other]) for other in others),
-        "" if row.against_vanilla is None else f"{row.against_vanilla} (p = {row.against_vanilla.p:.2f})",
+        "" if row.against_vanilla is None else _tested(row.against_vanilla),
         *PUBLISHED[row.variant],
     ]
 
 
-def looked(result: Result) -> Table:
-    """What became of attention."""
+def _tested(difference: Difference) -> str:
+    return str(difference) if isnan(difference.p) else f"{difference} (p = {difference.p:.2f})"
+
+
+def looked(result: SallmResult) -> Table:
+    """The table of attention measures."""
     names = [name for name in result.rows[1].measures if name != "accuracy"]
     head = ["variant", *(name.replace("_", " ") for name in names)]
     return head, [[row.variant, *(f"{row.measures[name]:.3f}" for name in names)] for row in result.rows]

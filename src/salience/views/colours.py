@@ -1,4 +1,4 @@
-"""Colours for signed scores: blue speaks against, orange for. The two stay apart for colour-blind eyes."""
+"""Colours for signed scores: blue for negative, orange for positive. Safe for colour-blind readers."""
 
 Colour = tuple[int, int, int]
 
@@ -9,11 +9,11 @@ DARK: Colour = (24, 26, 30)
 BLACK: Colour = (0, 0, 0)
 
 FAINT = 0.08
-"""Below this share of the strongest score a word is left without colour."""
+"""Words below this share of the strongest score are not coloured."""
 
 
 def shade(relative: float, ground: Colour) -> Colour:
-    """The colour of a score between -1 and 1, on a ground that stands for 0.
+    """The colour of a score between -1 and 1; the background stands for 0.
 
     >>> shade(1.0, LIGHT) == FOR, shade(0.0, LIGHT) == LIGHT
     (True, True)
@@ -24,12 +24,12 @@ def shade(relative: float, ground: Colour) -> Colour:
 
 
 def ink(ground: Colour) -> Colour:
-    """Black or white, whichever stands out more on this ground."""
+    """Black or white, whichever has the higher contrast on this background."""
     level = luminance(ground)
     return BLACK if (level + 0.05) / 0.05 >= 1.05 / (level + 0.05) else LIGHT
 
 
-def contrast(one: Colour, other: Colour) -> float:
+def contrast_ratio(one: Colour, other: Colour) -> float:
     """The contrast ratio of WCAG 2, from 1 to 21."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
@@ -46,7 +46,7 @@ def _linear(c: float) -> float:
 
 
 def hexadecimal(colour: Colour) -> str:
-    """As CSS writes it.
+    """The colour in CSS notation.
 
     >>> hexadecimal((255, 255, 255))
     '#ffffff'

@@ -1,83 +1,168 @@
-"""An evaluation made visible: a table in the terminal, a page, charts, CSV and JSON."""
+"""Views of an evaluation: a table in the terminal, an HTML page, charts, CSV and JSON."""
 
 import csv
-import json
-from collections.abc import Iterator, Sequence
+import platform
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
+from importlib.metadata import version
 from io import StringIO
+from itertools import product
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 import salience
-from salience.evaluation import CONTROLS, Cell, Evaluation
-from salience.verdict import plural, verdict
+from salience.core.characters import to_json as safe_json
+from salience.core.stats import MINIMUM
+from salience.evaluation.advice import TESTED, advice, details, plural, verdict
+from salience.evaluation.table import Cell, Evaluation
+from salience.methods import CONTROLS
 from salience.views.charts import drawn
 from salience.views.pages import document, figure, table
 
 ARROWS = {"higher": "↑", "lower": "↓"}
-BEYOND = "*"
-"""Marks what beats random beyond doubt."""
+STAR = "*"
+"""Marks methods that are significantly better than random."""
 
 
-def heading(found: Evaluation, metric: str) -> str:
-    """The name of a metric with the direction that is better.
+def heading(evaluation: Evaluation, metric: str) -> str:
+    """The name of a metric with an arrow for the better direction.
 
-    Underscores become spaces, so that a long name can be broken.
+    Underscores become spaces, so that long names can wrap.
     """
-    return f"{metric.replace('_', ' ')} {ARROWS[found.cells[found.methods[0], metric].better]}"
+    return f"{metric.replace('_', ' ')} {ARROWS[evaluation.cells[evaluation.methods[0], metric].better]}"
 
 
 def shown(cell: Cell) -> str:
-    """The mean above its interval, so that many columns fit."""
+    """The mean above its interval, to keep columns narrow."""
     e = cell.estimate
     if e.n == 0:
         return "–"
-    return f"{e.mean:.3f}{BEYOND if cell.beats_random else ''}\n{e.low:.3f} to {e.high:.3f}"
+    return f"{e.mean:.3f}{STAR if cell.beats_random else ''}\n{e.interval}"
 
 
-def rows(found: Evaluation) -> Iterator[list[str]]:
-    for method in found.methods:
-        yield [method, *(shown(found.cells[method, metric]) for metric in found.metrics)]
+def rows(evaluation: Evaluation) -> Iterator[list[str]]:
+    for method in evaluation.methods:
+        yield [method, *(shown(evaluation.cells[method, metric]) for metric in evaluation.metrics)]
 
 
-def terminal(found: Evaluation) -> Table:
-    """Methods by metrics; the best of a column is bold, controls are dim."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("", *(heading(found, metric) for metric in found.metrics)):
-        made.add_column(name)
-    for method in found.methods:
-        style = "dim" if method in CONTROLS else ""
-        cells = [found.cells[method, metric] for metric in found.metrics]
-        texts = [Text(shown(c), style="bold" if found.best(c.metric) == method else "") for c in cells]
-        made.add_row(Text(method), *texts, style=style)
+def headline(sentences: Sequence[str]) -> list[str]:
+    """The advice without its reasons and remarks, to be read in a few seconds.
+
+    >>> headline(["For m on these texts, use lrp: it is best (n = 9 texts).", "Caution: position is better."])
+    ['For m on these texts, use lrp.']
+    """
+    return [_shortened(sentence) for sentence in sentences if not sentence.startswith(CAUTION)]
+
+
+def cautions(sentences: Sequence[str]) -> list[str]:
+    """The sentences that warn of a conclusion; they are never left out."""
+    return [sentence for sentence in sentences if sentence.startswith(CAUTION)]
+
+
+CAUTION = "Caution:"
+
+
+def _shortened(sentence: str) -> str:
+    bare, found = sentence, 1
+    while found:
+        bare, found = re.subn(r" ?\([^()]*\)", "", bare)
+    return f"{re.split(r': (?:it|each) is |[.;] ', bare)[0].rstrip('.')}."
+
+
+def terminal(evaluation: Evaluation, *, width: int = 80, intervals: bool = True) -> list[Table]:
+    """Tables of methods by metrics that fit the width: the means, or the means with their intervals.
+
+    The best method of each column is bold, controls are dim. Long words of a heading are hyphenated.
+    """
+    first = max(map(len, evaluation.methods))
+    column = GAP + (
+        max(len(line) for c in evaluation.cells.values() for line in shown(c).split("\n")) if intervals else 6
+    )
+    at_once = max(1, (width - first) // column)
+    blocks = -(-len(evaluation.metrics) // at_once)
+    each = -(-len(evaluation.metrics) // blocks)
+    room = (width - first) // each - GAP
+    starts = range(0, len(evaluation.metrics), each)
+    return [_block(evaluation, evaluation.metrics[i : i + each], room, intervals) for i in starts]
+
+
+GAP = 2
+"""The space between two columns."""
+
+
+def _block(evaluation: Evaluation, metrics: Sequence[str], room: int, intervals: bool) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 0, 0, GAP))
+    headings = [_narrow(heading(evaluation, metric), room) for metric in metrics]
+    lines = max(map(len, headings))
+    for words in ([], *headings):
+        made.add_column("\n".join([*[""] * (lines - len(words)), *words]), no_wrap=True)
+    for method in evaluation.methods:
+        cells = [evaluation.cells[method, metric] for metric in metrics]
+        texts = [
+            Text(
+                shown(c) if intervals else shown(c).partition("\n")[0],
+                style="bold" if evaluation.best(c.metric) == method else "",
+            )
+            for c in cells
+        ]
+        made.add_row(Text(method), *texts, style="dim" if method in CONTROLS else "")
     return made
 
 
-def legend(found: Evaluation) -> str:
-    least = min((cell.estimate.n for cell in found.cells.values() if cell.estimate.n), default=0)
-    some = "" if least == found.texts else f" ({least} where a method has no number for some)"
-    cut = f", {found.truncated} of them cut as they are too long for the model" if found.truncated else ""
-    aspects = {cell.aspect for cell in found.cells.values()}
-    erased = f"; tokens erased by {found.settings['erase']}" if aspects & {"faithfulness", "leave_one_out"} else ""
-    star = f"; {BEYOND} beats random beyond doubt, corrected for {plural(len(found.real), 'method')}"
+def _narrow(name: str, room: int) -> list[str]:
+    """The lines of a heading: one if it fits, or one per word; a word longer than ``room`` is hyphenated.
+
+    >>> _narrow("hiding area ↑", 7), _narrow("sufficiency ↓", 7)
+    (['hiding', 'area ↑'], ['suffic-', 'iency ↓'])
+    """
+    if len(name) <= room:
+        return [name]
+    *words, arrow = name.split(" ")
+    lines = [line for word in words for line in _hyphenated(word, room)]
+    return [*lines[:-1], f"{lines[-1]} {arrow}"] if len(lines[-1]) + 2 <= room else [*lines, arrow]
+
+
+def _hyphenated(word: str, room: int) -> list[str]:
+    """The word in pieces of about equal length."""
+    if len(word) <= room:
+        return [word]
+    size = -(-len(word) // -(-len(word) // (room - 1)))
+    pieces = [word[i : i + size] for i in range(0, len(word), size)]
+    return [*(f"{piece}-" for piece in pieces[:-1]), pieces[-1]]
+
+
+def legend(evaluation: Evaluation) -> str:
+    """The line below the table: the number of texts, the intervals, the erasure and the meaning of the star."""
+    least = min((cell.estimate.n for cell in evaluation.cells.values() if cell.estimate.n), default=0)
+    fewer = "" if least == evaluation.texts else f", at least {least} per cell"
+    cut = f" ({evaluation.truncated} truncated to the maximum length of the model)" if evaluation.truncated else ""
+    aspects = {cell.aspect for cell in evaluation.cells.values()}
+    erased = f"; erasure: {evaluation.settings['erase']}" if aspects & {"faithfulness", "leave_one_out"} else ""
+    star = f"; {STAR} significantly better than random ({TESTED})"
+    left_out = "".join(f"; {m} is left out: {why}" for m, why in evaluation.settings.get("left_out", {}).items())
+    intervals = "95 % intervals of the mean over texts"
+    if evaluation.texts < MINIMUM:
+        intervals = f"too few texts for intervals and tests, which need {MINIMUM}"
     return (
-        f"n = {plural(found.texts, 'text')}{cut}{some}; 95 % intervals of a bootstrap over them{erased}"
-        f"{star if aspects - {'robustness'} else ''}"
+        f"n = {plural(evaluation.texts, 'text')}{cut}{fewer}; {intervals}{erased}"
+        f"{star if aspects - {'robustness'} else ''}{left_out}"
     )
 
 
-def to_json(found: Evaluation) -> str:
-    """Everything, the numbers of every text included; what is undefined is null."""
-    facts = asdict(found) | {"cells": [plain(asdict(cell)) for cell in found.cells.values()]}
-    return json.dumps(plain(facts) | {"verdict": verdict(found)}, ensure_ascii=False)
+def to_json(evaluation: Evaluation) -> str:
+    """The whole evaluation as JSON, including the values of every text; undefined values are null."""
+    facts = asdict(evaluation) | {"cells": [plain(asdict(cell)) for cell in evaluation.cells.values()]}
+    return safe_json(plain(facts) | {"verdict": verdict(evaluation)})
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it: what is no number is null."""
+    """A value as JSON can represent it; NaN and infinity become null."""
     if isinstance(value, dict):
         return {key: plain(v) for key, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
@@ -85,96 +170,195 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def to_csv(found: Evaluation) -> str:
-    """A line for each method and metric."""
+def to_csv(evaluation: Evaluation) -> str:
+    """One line per method and metric."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["method", "metric", "better", "mean", "low", "high", "n", "minus_random", "p", "beats_random"])
-    for c in found.cells.values():
+    for c in evaluation.cells.values():
         e, floor = c.estimate, c.against_random
         difference = ("", "") if floor is None else (floor.mean, floor.p)
         writer.writerow([c.method, c.metric, c.better, e.mean, e.low, e.high, e.n, *difference, c.beats_random])
     return out.getvalue()
 
 
-def page(found: Evaluation, *, title: str = "Can this explanation be believed?") -> str:
-    """A page that stands alone: the answer, the table, the charts."""
-    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict(found))
-    pictures = [figure(bars(found, "svg"))]
-    if found.curves:
-        pictures.append(f"<h2>As tokens are taken away</h2>{figure(curves(found, 'svg'))}")
-    gaps = [(method, name, str(estimate)) for method, of in found.gaps.items() for name, estimate in of.items()]
-    promised = table(("method", "gap", "mean and 95 % interval"), gaps)
+def page(
+    evaluation: Evaluation,
+    *,
+    title: str = "Evaluation of explanations",
+    data: str | None = None,
+    command: str | None = None,
+) -> str:
+    """A self-contained HTML page: the summary in words, the table, the charts, and what they were made from."""
+    sentences = advice(evaluation)
+    pictures = [figure(points(evaluation, "svg"), fills=True)]
+    if evaluation.curves:
+        pictures.append(f"<h2>Curves as tokens are erased</h2>{figure(curves(evaluation, 'svg'), fills=True)}")
+    gaps = [(method, name, str(estimate)) for method, of in evaluation.gaps.items() for name, estimate in of.items()]
+    gap_table = table(("method", "gap", "mean and 95 % interval"), gaps)
     return document(
         escape(title),
-        f"<p>The model is {escape(found.model)}. Made with salience {salience.__version__}.</p>",
-        grid(found),
-        f"<p>{escape(legend(found))}.</p><h2>In words</h2><ul>{said}</ul>",
+        _listed(sentences),
+        grid(evaluation),
+        f"<p>{escape(legend(evaluation))}.</p>",
         *pictures,
-        f"<h2>What theory promises, and by how much it is missed</h2>{promised}" if gaps else "",
+        f"<h2>Details by metric</h2>{_listed(details(evaluation))}",
+        f"<h2>Deviation from theoretical guarantees</h2>{gap_table}" if gaps else "",
+        f"<h2>How this was made</h2>{table((), origin(evaluation, data, command))}",
+        style=_TABLE,
     )
 
 
-def grid(found: Evaluation) -> str:
-    """The table as HTML, the best of each column bold."""
-    best = {(found.methods.index(found.best(metric)), column) for column, metric in enumerate(found.metrics)}
-    return table(["", *(heading(found, metric) for metric in found.metrics)], rows(found), bold=best)
+_TABLE = ".report td, .report thead th { font-size: .8rem; padding-inline-end: .6rem; }"
+"""Seven metrics fit the page."""
 
 
-def bars(found: Evaluation, kind: str) -> bytes:
-    """A bar with its interval for every method, a chart for each metric."""
+def _listed(sentences: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
+
+
+def origin(evaluation: Evaluation, data: str | None, command: str | None) -> list[tuple[str, str]]:
+    """What an evaluation was made from: the model, the data, the command, the settings and the versions."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    settings = {name: safe_json(own) for name, own in evaluation.settings.get("methods", {}).items() if own}
+    rows = {
+        "model": evaluation.model,
+        "data": data,
+        "texts": f"{evaluation.texts:,}",
+        "command": command,
+        "versions": f"salience {salience.__version__}, {packages}, Python {platform.python_version()}",
+        **{f"settings of {name}": text for name, text in settings.items()},
+    }
+    return [(name, text) for name, text in rows.items() if text is not None]
+
+
+def grid(evaluation: Evaluation) -> str:
+    """The table as HTML; the best method of each column is bold."""
+    best = {
+        (evaluation.methods.index(evaluation.best(metric)), column) for column, metric in enumerate(evaluation.metrics)
+    }
+    return table(["", *(heading(evaluation, metric) for metric in evaluation.metrics)], rows(evaluation), bold=best)
+
+
+def points(evaluation: Evaluation, kind: str) -> bytes:
+    """One chart per metric: the mean of every method with its interval, and a line at the mean of random.
+
+    Each axis spans the values that occur, not those from 0, so that differences can be seen.
+    """
     import altair as alt
 
     values = [
         {
             "method": c.method,
-            "metric": heading(found, c.metric),
-            **{bound: round(getattr(c.estimate, bound), 3) for bound in ("mean", "low", "high")},
+            "metric": heading(evaluation, c.metric),
+            **{bound: plain(round(getattr(c.estimate, bound), 4)) for bound in ("mean", "low", "high")},
             "control": c.method in CONTROLS,
         }
-        for c in found.cells.values()
+        for c in evaluation.cells.values()
         if c.estimate.n
     ]
-    base: Any = alt.Chart().encode(y=alt.Y("method:N", sort=list(found.methods), title=None))
-    colour = alt.condition("datum.control", alt.value("#b9bec6"), alt.value("#2f6f9f"))
+    columns = min(3, len(evaluation.metrics))
+    base: Any = alt.Chart().encode(y=alt.Y("method:N", sort=list(evaluation.methods), title=None))
+    colour = alt.condition("datum.control", alt.value("#9aa1ab"), alt.value("#2f6f9f"))
+    x = alt.X("mean:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
+    floor: Any = alt.Chart().transform_filter("datum.method == 'random'").mark_rule(color="#b9bec6", strokeDash=[4, 3])
     made = alt.layer(
-        base.mark_bar(height=11).encode(x=alt.X("mean:Q", title=None), color=colour),
-        base.mark_rule(color="#1c1f24").encode(x="low:Q", x2="high:Q"),
+        floor.encode(x=x),
+        base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", color=colour),
+        base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=colour),
         data=alt.Data(values=values),
-        width=200,
-        height=18 * len(found.methods),
+        width=(PAGE - 170) / columns - 20,
+        height=20 * len(evaluation.methods),
     )
-    order = [heading(found, metric) for metric in found.metrics]
-    chart: Any = made.facet(alt.Facet("metric:N", title=None, sort=order), columns=3).resolve_scale(x="independent")
-    return drawn(chart, kind)
+    order = [heading(evaluation, metric) for metric in evaluation.metrics]
+    facets = alt.Facet("metric:N", title=None, sort=order, header=alt.Header(labelFontSize=13, labelFontWeight="bold"))
+    chart: Any = made.facet(facets, columns=columns).resolve_scale(x="independent")
+    return drawn(chart.configure_axis(labelFontSize=12, labelLimit=200), kind)
 
 
-def curves(found: Evaluation, kind: str) -> bytes:
-    """Mean curves of every method, a chart for each metric; the controls are grey."""
+PAGE = 1040
+"""The width of a chart that fills its card, in pixels."""
+
+HEIGHT = 300
+"""The height of the curves."""
+
+
+def curves(evaluation: Evaluation, kind: str) -> bytes:
+    """One chart per metric with the mean curve of every method, labelled where it is apart from the others."""
     import altair as alt
 
-    values = [
-        {"metric": heading(found, metric), "method": method, "share": i / (len(curve) - 1), "value": value}
-        for metric, of in found.curves.items()
-        for method, curve in of.items()
-        for i, value in enumerate(curve)
-    ]
-    chart: Any = (
-        alt.Chart(alt.Data(values=values), width=300, height=200)
-        .mark_line()
-        .encode(
-            x=alt.X("share:Q", title="share of tokens hidden, revealed, inserted or erased", axis=alt.Axis(format="%")),
-            y=alt.Y("value:Q", title="decision kept, or probability"),
-            color=alt.Color(
-                "method:N",
-                title=None,
-                sort=list(found.methods),
-                scale=alt.Scale(domain=list(found.methods), range=colours(found.methods)),
-            ),
-        )
-        .facet(alt.Facet("metric:N", title=None), columns=2)
+    columns = min(2, len(evaluation.curves))
+    width = PAGE / columns - 70
+    colour = alt.Color(
+        "method:N",
+        legend=None,
+        sort=list(evaluation.methods),
+        scale=alt.Scale(domain=list(evaluation.methods), range=colours(evaluation.methods)),
     )
-    return drawn(chart, kind)
+    charts: list[Any] = []
+    for metric, of in evaluation.curves.items():
+        lines = [
+            {"method": method, "share": i / (len(curve) - 1), "value": value}
+            for method, curve in of.items()
+            for i, value in enumerate(curve)
+        ]
+        labels = [label._asdict() for label in _labels(of, width)]
+        x = alt.X(
+            "share:Q", title=f"share of tokens {DONE.get(metric, 'erased')}", axis=alt.Axis(format="%", tickCount=10)
+        )
+        y = alt.Y("value:Q", title=READ.get(metric, "probability"), scale=alt.Scale(zero=False))
+        text = alt.Chart(alt.Data(values=labels)).encode(x=x, y=y, text="method:N")
+        style: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold", "align": "center", "baseline": "middle"}
+        charts.append(
+            alt.layer(
+                alt.Chart(alt.Data(values=lines)).mark_line().encode(x=x, y=y, color=colour),
+                text.mark_text(stroke="#fff", strokeWidth=4, **style),
+                text.mark_text(**style).encode(color=colour),
+                width=width,
+                height=HEIGHT,
+                title=heading(evaluation, metric),
+            )
+        )
+    chart: Any = alt.concat(*charts, columns=columns).resolve_scale(color="shared")
+    return drawn(chart.configure_axis(labelFontSize=12), kind)
+
+
+DONE = {"hiding_area": "hidden", "revealing_area": "revealed", "insertion_area": "inserted"}
+READ = {"hiding_area": "share of decisions kept", "revealing_area": "share of decisions kept"}
+
+
+class _Label(NamedTuple):
+    """A label of a curve, in the units of the axes."""
+
+    method: str
+    share: float
+    value: float
+
+
+def _labels(of: Mapping[str, Sequence[float]], width: float) -> list[_Label]:
+    """Place a label for every curve, one after the other, far from the other curves and from earlier labels."""
+    every = np.array([*of.values()])
+    low, span = every.min(), np.ptp(every) or 1.0
+    last = every.shape[1] - 1
+    placed: list[tuple[float, float, float]] = []
+    labels: list[_Label] = []
+    for row, method in enumerate(of):
+        half = len(method) * 7 / 2 + 6
+        inner = [i for i in range(last + 1) if half <= width * i / last <= width - half] or [last // 2]
+        options: list[tuple[float, _Label, tuple[float, float, float]]] = []
+        for i, above in product(inner, (True, False)):
+            x, y = width * i / last, HEIGHT * (every[row, i] - low) / span + (11 if above else -11)
+            near = [j for j in range(last + 1) if abs(width * j / last - x) <= half]
+            others = HEIGHT * (np.delete(every, row, 0)[:, near] - low) / span
+            distance = float(np.abs(others - y).min(initial=60))
+            crowded = sum(abs(x - u) < half + other and abs(y - v) < 15 for u, other, v in placed)
+            outside = not 6 <= y <= HEIGHT - 6
+            score = distance - 1000 * crowded - 100 * outside
+            options.append((score, _Label(method, i / last, y * span / HEIGHT + low), (x, half, y)))
+        _, label, box = max(options, key=lambda option: option[0])
+        labels.append(label)
+        placed.append(box)
+    return labels
 
 
 PALETTE = (
@@ -184,7 +368,7 @@ PALETTE = (
 
 
 def colours(methods: Sequence[str]) -> list[str]:
-    """One for each method; the controls are grey."""
+    """One colour per method; controls are grey."""
     real = iter(PALETTE * (1 + len(methods) // len(PALETTE)))
-    greys = iter(("#9aa1ab", "#bcc1c8", "#d5d8dc"))
+    greys = iter(("#6f7782", "#8d949e", "#a9afb8"))
     return [next(greys) if method in CONTROLS else next(real) for method in methods]

@@ -1,68 +1,82 @@
-"""Explanations as HTML: one self-contained page, or a fragment for notebooks. No scripts, nothing from outside."""
+"""Explanations as HTML: a self-contained page, or a fragment for notebooks. No scripts, no external resources."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import chain
 
-from salience.explanation import Explanation
+from salience.core.characters import visible
+from salience.explanations.explanation import Explanation
 from salience.views.colours import FAINT
-from salience.views.pages import document
+from salience.views.pages import FORBIDDEN, document
 from salience.views.sheet import (
+    Bar,
     Legend,
     Piece,
     Sheet,
+    bars,
     explained,
+    identified,
     is_number,
     label,
     legends,
     listed,
     notes,
     number,
-    parted,
     pieces,
     plain_settings,
+    remarks,
     sheets,
-    visible,
+    split_unread,
 )
 
 
-def page(explanations: Sequence[Explanation], *, title: str | None = None, level: str = "word") -> str:
-    """A whole page that stands alone. It asks the browser to load nothing and to run nothing."""
-    return document(_text(title or "Why did the model say that?"), _body(explanations, level), style=_STYLE)
+def page(
+    explanations: Sequence[Explanation], *, title: str | None = None, level: str = "word", view: str = "text"
+) -> str:
+    """A self-contained HTML page without scripts or external resources. ``view`` is text, bar or waterfall."""
+    return document(_text(title or "Explanation of the prediction"), _body(explanations, level, view), style=_STYLE)
 
 
-def fragment(explanations: Sequence[Explanation], *, level: str = "word") -> str:
-    """The same without the page around it, for a notebook's cell."""
-    return f"<div><style>{_STYLE}</style>{_body(explanations, level)}</div>"
+def fragment(explanations: Sequence[Explanation], *, level: str = "word", view: str = "text") -> str:
+    """The same as a fragment, for a notebook cell."""
+    return f"<div><style>{_STYLE}</style>{_body(explanations, level, view)}</div>"
 
 
-def _body(explanations: Sequence[Explanation], level: str) -> str:
-    return "\n".join(_sheet(sheet, level) for sheet in sheets(explanations))
+def _body(explanations: Sequence[Explanation], level: str, view: str) -> str:
+    return "\n".join(_sheet(sheet, level, view) for sheet in sheets(explanations))
 
 
-def _sheet(sheet: Sheet, level: str) -> str:
+def _sheet(sheet: Sheet, level: str, view: str) -> str:
+    rows = chain((_row(sheet, e, level) for e in sheet.single), (_heat_map(row, level) for row in sheet.layered))
     parts = chain(
         [_prediction(sheet.first)],
-        (_row(sheet, e, level) for e in sheet.single),
-        (_heat_map(row, level) for row in sheet.layered),
-        [_legend(sheet), _numbers(sheet, level)],
+        rows if view == "text" else (_diagram(sheet, e, level, view) for e in sheet.every),
+        [_legend(sheet) if view == "text" else "", _numbers(sheet, level)],
     )
     return f'<article class="salience">{"".join(parts)}</article>'
 
 
 def _prediction(e: Explanation) -> str:
     shown, more = listed(e)
-    rows = "".join(_said(e, name, value) for name, value in shown)
+    rows = "".join(_label_row(e, name, value) for name, value in shown)
     rest = f'<p class="quiet">and {more} more labels</p>' if more else ""
     return (
-        f'<header><p class="quiet">model</p><p class="model"><bdi>{_text(e.model)}</bdi></p>'
+        f'<header>{_identity(e)}<p class="quiet">model</p><p class="model"><bdi>{_text(e.model)}</bdi></p>'
         f'<p class="quiet">explained</p><p><bdi>{_text(explained(e))}</bdi> = {e.value:.4g}</p></header>'
-        f'<div class="said">{rows}</div>{rest}'
+        f'<div class="labels">{rows}</div>{rest}'
     )
 
 
-def _said(e: Explanation, name: str, value: float) -> str:
-    kind = "asked" if name in (e.target.label, e.target.against) else ""
+def _identity(e: Explanation) -> str:
+    """The id and the true label of a text of a data set."""
+    name, truth = identified(e)
+    head, _, rest = truth.partition(": ")
+    known = [pair for pair in (("id", name), (head, rest)) if pair[1]]
+    return "".join(f'<p class="quiet">{what}</p><p><b><bdi>{_text(value)}</bdi></b></p>' for what, value in known)
+
+
+def _label_row(e: Explanation, name: str, value: float) -> str:
+    kind = "requested" if name in (e.target.label, e.target.against) else ""
     if is_number(e):
         return f'<div class="{kind}"><bdi>{_text(label(name))}</bdi><span></span><b>{value:.4g}</b></div>'
     share = f"{100 * value:.1f}"
@@ -73,17 +87,33 @@ def _said(e: Explanation, name: str, value: float) -> str:
 
 
 def _row(sheet: Sheet, e: Explanation, level: str) -> str:
-    told = "".join(f'<p class="quiet">{_text(line)}</p>' for line in notes(e))
+    remarks = "".join(f'<p class="quiet">{_text(line)}</p>' for line in notes(e))
     return (
         f'<section><h2>{_text(sheet.title(e))}</h2><div><p class="text" dir="auto">'
-        f"{''.join(_sentence(e, pieces(e, level)))}</p>{told}</div></section>"
+        f"{''.join(_sentence(e, pieces(e, level)))}</p>{remarks}</div></section>"
     )
 
 
-def _sentence(e: Explanation, found: Sequence[Piece]) -> Iterator[str]:
-    """The whole text in its order, nothing lost: pieces in marks, the rest between them."""
+def _diagram(sheet: Sheet, e: Explanation, level: str, view: str) -> str:
+    """One line for each bar: its name, its score, and the bar itself."""
+    lines = "".join(_bar(bar) for bar in bars(e, level, view))
+    notes = "".join(f'<p class="quiet">{_text(line)}</p>' for line in remarks(e, view))
+    return f'<section><h2>{_text(sheet.heading(e))}</h2><div><div class="bars">{lines}</div>{notes}</div></section>'
+
+
+def _bar(bar: Bar) -> str:
+    place = f"margin-inline-start:{100 * bar.low:.2f}%;width:{100 * (bar.high - bar.low):.2f}%"
+    kind = f"{bar.side} full" if bar.side else "total"
+    return (
+        f"<div><bdi>{_text(bar.name)}</bdi><b>{_text(bar.score)}</b>"
+        f'<span><i class="{kind}" style="--s:1;{place}"></i></span></div>'
+    )
+
+
+def _sentence(e: Explanation, parts: Sequence[Piece]) -> Iterator[str]:
+    """The whole text in order, with each piece in a mark element."""
     at = 0
-    for piece in found:
+    for piece in parts:
         yield _plain(e, at, piece.start)
         yield _mark(e, piece)
         at = max(at, piece.end)
@@ -91,21 +121,21 @@ def _sentence(e: Explanation, found: Sequence[Piece]) -> Iterator[str]:
 
 
 def _plain(e: Explanation, start: int, end: int) -> str:
-    """A stretch of the text, struck out where the model did not read it."""
+    """A span of the text, struck out where the model did not read it."""
     return "".join(
         f'<s title="the model did not read this">{_text(part)}</s>' if unread else _text(part)
-        for part, unread in parted(e, start, end)
+        for part, unread in split_unread(e, start, end)
     )
 
 
 def _mark(e: Explanation, piece: Piece) -> str:
-    said = escape(_told(e, piece))
+    title = escape(_title(e, piece))
     if piece.name:
         kind = f"special {_side(piece)}"
-        return f'<span class="{kind}" {_strength(piece)} title="{said}" data-name="{_text(piece.name)}"></span>'
+        return f'<span class="{kind}" {_strength(piece)} title="{title}" data-name="{_text(piece.name)}"></span>'
     text = _plain(e, piece.start, piece.end)
     name = f' data-name="{label(piece.shown(e.text))}"' if piece.blank(e.text) else ""
-    return f'<mark class="{_side(piece)}" {_strength(piece)}{name} title="{said}" aria-label="{said}">{text}</mark>'
+    return f'<mark class="{_side(piece)}" {_strength(piece)}{name} title="{title}" aria-label="{title}">{text}</mark>'
 
 
 def _side(piece: Piece) -> str:
@@ -116,8 +146,8 @@ def _strength(piece: Piece) -> str:
     return f'style="--s:{abs(piece.relative):.2f}"'
 
 
-def _told(e: Explanation, piece: Piece) -> str:
-    """A piece and its score; the marks around it keep its direction to itself."""
+def _title(e: Explanation, piece: Piece) -> str:
+    """A piece and its score; isolate characters keep its text direction from affecting the score."""
     return f"\u2068{_named(e, piece)}\u2069 {number(e, piece.score)}"
 
 
@@ -126,27 +156,27 @@ def _named(e: Explanation, piece: Piece) -> str:
 
 
 def _heat_map(row: Sequence[Explanation], level: str) -> str:
-    """Layers down, words across."""
-    found = [pieces(e, level) for e in row]
+    """A heat map of layers by words."""
+    columns = [pieces(e, level) for e in row]
     heads = "".join(
-        f'<th scope="col"><span><bdi>{_text(label(p.shown(row[0].text)))}</bdi></span></th>' for p in found[0]
+        f'<th scope="col"><span><bdi>{_text(label(p.shown(row[0].text)))}</bdi></span></th>' for p in columns[0]
     )
     lines = "".join(
         f'<tr><th scope="row">layer {_text(str(e.settings["layer"]))}</th>{"".join(_cell(e, p) for p in line)}</tr>'
-        for e, line in zip(row, found, strict=True)
+        for e, line in zip(row, columns, strict=True)
     )
     table = f'<table class="heat"><thead><tr><td></td>{heads}</tr></thead><tbody>{lines}</tbody></table>'
     return f'<section><h2>{_text(row[0].method)}</h2><div class="wide">{table}</div></section>'
 
 
 def _cell(e: Explanation, piece: Piece) -> str:
-    said = escape(f"layer {e.settings['layer']}: {_told(e, piece)}")
-    return f'<td class="{_side(piece)}" {_strength(piece)} title="{said}" aria-label="{said}"></td>'
+    title = escape(f"layer {e.settings['layer']}: {_title(e, piece)}")
+    return f'<td class="{_side(piece)}" {_strength(piece)} title="{title}" aria-label="{title}"></td>'
 
 
 def _legend(sheet: Sheet) -> str:
     lines = [f"{_scale(legend)}." for legend in legends(sheet)]
-    lines[-1] += " Each row is on its own scale: its strongest word has the full colour." if _many(sheet) else ""
+    lines[-1] += " Each row has its own scale: its strongest word has the full colour." if _many(sheet) else ""
     return "".join(f'<p class="legend quiet">{line}</p>' for line in lines)
 
 
@@ -163,19 +193,18 @@ def _many(sheet: Sheet) -> bool:
 
 
 def _numbers(sheet: Sheet, level: str) -> str:
-    """Settings, gaps and every score, folded away."""
-    every = [e for row in sheet.rows for e in row]
-    settings = "".join(_settings(sheet, e) for e in every)
-    return f"<details><summary>Settings and numbers</summary>{settings}{_table(sheet, every, level)}</details>"
+    """Settings, gaps and all scores, collapsed."""
+    settings = "".join(_settings(sheet, e) for e in sheet.every)
+    return f"<details><summary>Settings and numbers</summary>{settings}{_table(sheet, sheet.every, level)}</details>"
 
 
 def _settings(sheet: Sheet, e: Explanation) -> str:
-    told = [f"{k} = {v}" for k, v in plain_settings(e).items()] or ["no settings"]
-    return f"<p><b>{_text(sheet.title(e))}</b>: {_text('; '.join([*told, *notes(e)]))}</p>"
+    settings = [f"{k} = {v}" for k, v in plain_settings(e).items()] or ["no settings"]
+    return f"<p><b>{_text(sheet.title(e))}</b>: {_text('; '.join([*settings, *notes(e)]))}</p>"
 
 
 def _table(sheet: Sheet, every: Sequence[Explanation], level: str) -> str:
-    heads = "".join(f'<th scope="col">{_text(_head(sheet, e))}</th>' for e in every)
+    heads = "".join(f'<th scope="col">{_text(sheet.heading(e))}</th>' for e in every)
     columns = [pieces(e, level) for e in every]
     lines = "".join(
         f'<tr><th scope="row"><bdi>{_text(label(row[0].shown(sheet.first.text)))}</bdi></th>'
@@ -188,25 +217,19 @@ def _table(sheet: Sheet, every: Sequence[Explanation], level: str) -> str:
     )
 
 
-def _head(sheet: Sheet, e: Explanation) -> str:
-    layered = any(e in row for row in sheet.layered)
-    return f"{e.method}, layer {e.settings['layer']}" if layered else sheet.title(e)
-
-
 _OVERRIDES = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that reorder what follows: shown, not obeyed, so that the page shows what the model read."""
+"""Characters that change the text direction. They are made visible, so that the page shows what the model read."""
 
 
 def _text(text: str) -> str:
-    """Escaped, with what HTML forbids and what would reorder the page made visible; all else as it is."""
+    """Escape a text for HTML; forbidden characters and direction overrides are made visible."""
     return "".join(_character(c) for c in text)
 
 
 def _character(c: str) -> str:
     if c == "\r":
         return "&#13;"
-    forbidden = (c < " " and c not in "\t\n") or "\x7f" <= c < "\xa0" or "\ud800" <= c <= "\udfff"
-    return visible(c) if forbidden or c in _OVERRIDES else escape(c)
+    return visible(c) if FORBIDDEN.match(c) or c in _OVERRIDES else escape(c)
 
 
 _LIGHT = """
@@ -231,15 +254,15 @@ _STYLE = (
 .salience .quiet { color: var(--quiet); font-size: .85rem; }
 .salience header { display: grid; grid-template-columns: 5.5rem 1fr; gap: .1rem .75rem; align-items: baseline; }
 .salience .model { font-weight: 600; overflow-wrap: anywhere; }
-.salience .said { margin: .9rem 0 .2rem; display: grid; grid-template-columns: fit-content(40%) 9rem max-content;
+.salience .labels { margin: .9rem 0 .2rem; display: grid; grid-template-columns: fit-content(40%) 9rem max-content;
   gap: .15rem .75rem; align-items: center; }
-.salience .said > div { display: contents; }
-.salience .said bdi { overflow-wrap: anywhere; }
-.salience .said b { font-weight: 400; font-variant-numeric: tabular-nums; text-align: end; }
-.salience .said .asked bdi, .salience .said .asked b { font-weight: 600; }
+.salience .labels > div { display: contents; }
+.salience .labels bdi { overflow-wrap: anywhere; }
+.salience .labels b { font-weight: 400; font-variant-numeric: tabular-nums; text-align: end; }
+.salience .labels .requested bdi, .salience .labels .requested b { font-weight: 600; }
 .salience .bar { height: .5rem; border-radius: 99px; background: var(--line); overflow: hidden; }
 .salience .bar i { display: block; height: 100%; background: var(--bar); border-radius: 99px; }
-.salience .asked .bar i { background: var(--ink); }
+.salience .requested .bar i { background: var(--ink); }
 .salience section { display: grid; grid-template-columns: 11rem minmax(0, 1fr); gap: .25rem 1.25rem;
   border-top: 1px solid var(--line); margin-top: 1rem; padding-top: .9rem; align-items: baseline; }
 .salience h2 { font: 600 .85rem/1.5 ui-monospace, monospace; margin: 0; overflow-wrap: anywhere; color: inherit; }
@@ -261,6 +284,13 @@ _STYLE = (
 .salience .legend i:not([class]) { border: 1px solid var(--line); }
 .salience i.for, .salience td.for { border-bottom: calc(var(--s) * 3px) solid var(--for-line); }
 .salience i.against, .salience td.against { border-bottom: calc(var(--s) * 3px) dashed var(--against-line); }
+.salience .bars { display: grid; grid-template-columns: fit-content(14rem) max-content minmax(6rem, 1fr);
+  gap: .15rem .75rem; align-items: center; font-size: .9rem; margin-bottom: .4rem; }
+.salience .bars > div { display: contents; }
+.salience .bars bdi { overflow-wrap: anywhere; }
+.salience .bars b { font-weight: 400; font-variant-numeric: tabular-nums; text-align: end; }
+.salience .bars i { display: block; height: .9rem; min-width: 2px; border-radius: 2px; box-sizing: border-box; }
+.salience .bars .total { background: var(--bar); }
 .salience .wide { overflow-x: auto; }
 .salience table { border-collapse: separate; border-spacing: 2px; font-size: .85rem; margin: 0; border: 0; }
 .salience th, .salience td { border: 0; background-color: transparent; text-align: start; font-weight: 400; }

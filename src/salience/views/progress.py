@@ -1,4 +1,4 @@
-"""A long run made visible: a bar for people, lines for a log, JSON for programs."""
+"""Progress of long runs: a bar in a terminal, lines in a log, JSON for programs."""
 
 import json
 import sys
@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol
 
+from salience.core.characters import visible
+
 LOG_EVERY = 30.0
 JSON_EVERY = 1.0
 
 
 class Progress(Protocol):
-    """What a run tells of itself."""
+    """The progress of a run."""
 
     @property
     def texts(self) -> int: ...
@@ -41,40 +43,41 @@ def bar() -> Generator[Report]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (BarColumn(bar_width=12), TextColumn("{task.fields[said]}"))
+    columns = (BarColumn(bar_width=12), TextColumn("{task.fields[message]}", markup=False))
     with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=None, said="loading the model")
+        task = shown.add_task("", total=None, message="loading the model")
 
         def report(p: Progress) -> None:
-            said = f"{p.texts:,} of {p.of:,} · {_rates(p)}"
-            shown.update(task, completed=p.texts + p.rejected, total=p.of, said=said)
+            message = f"{p.texts:,} of {p.of:,} · {_rates(p)}"
+            shown.update(task, completed=p.texts + p.rejected, total=p.of, message=message)
 
         yield report
 
 
 @contextmanager
-def lines(every: float = LOG_EVERY) -> Generator[Report]:
-    """A line on standard error now and then."""
-    yield _sometimes(every, lambda p: print(f"explained {p.texts:,} of {p.of:,} · {_rates(p)}", file=sys.stderr))
+def lines(what: str = "explained", every: float = LOG_EVERY) -> Generator[Report]:
+    """A line on standard error at intervals."""
+    yield _throttled(every, lambda p: print(f"{what} {p.texts:,} of {p.of:,} · {_rates(p)}", file=sys.stderr))
 
 
 @contextmanager
 def events(every: float = JSON_EVERY) -> Generator[Report]:
-    """A JSON object on standard output now and then."""
+    """A JSON object on standard output at intervals."""
 
     def say(p: Progress) -> None:
         print(json.dumps({"event": "progress", **p.to_dict()}), flush=True)
 
-    yield _sometimes(every, say)
+    yield _throttled(every, say)
 
 
 @contextmanager
 def silence() -> Generator[Report]:
+    """No progress at all."""
     yield lambda _: None
 
 
 class Stages(Protocol):
-    """Work of several kinds, one after the other."""
+    """Progress of work in several stages."""
 
     def stage(self, what: str) -> None: ...
     def step(self, step: Any) -> None: ...
@@ -83,66 +86,66 @@ class Stages(Protocol):
 
 
 @contextmanager
-def stages(person: bool) -> Generator[Stages]:
-    """What is going on, on standard error: a bar under lines for a person, lines alone for a log."""
-    if not person:
+def stages(interactive: bool) -> Generator[Stages]:
+    """Progress on standard error: lines with a bar below them in a terminal, lines alone in a log."""
+    if not interactive:
         yield _Lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (BarColumn(bar_width=12), TextColumn("{task.fields[said]}"))
+    columns = (BarColumn(bar_width=12), TextColumn("{task.fields[message]}", markup=False))
     with Bar(*columns, console=Console(stderr=True), transient=True) as shown:
         yield _Bars(shown)
 
 
 @contextmanager
 def quietly() -> Generator[Stages]:
-    """Nothing at all."""
-    yield _Nothing()
+    """No progress at all."""
+    yield _Silent()
 
 
-class _Nothing:
+class _Silent:
     def stage(self, what: str) -> None: ...
     def step(self, step: Any) -> None: ...
     def explained(self, progress: Progress) -> None: ...
     def say(self, line: str) -> None: ...
 
 
-class _Lines(_Nothing):
+class _Lines(_Silent):
     def stage(self, what: str) -> None:
-        print(what, file=sys.stderr)
+        print(visible(what), file=sys.stderr)
 
     def say(self, line: str) -> None:
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
 
 
 class _Bars:
     def __init__(self, shown: Any) -> None:
         self._shown, self._what = shown, ""
-        self._task = shown.add_task("", total=None, said="loading")
+        self._task = shown.add_task("", total=None, message="loading")
 
     def stage(self, what: str) -> None:
-        self._what = what
-        self._shown.reset(self._task, total=None, said=what)
+        self._what = visible(what)
+        self._shown.reset(self._task, total=None, message=self._what)
 
     def step(self, step: Any) -> None:
         penalty = f" · λ {step.weight:.3g}" if step.weight else ""
-        said = f"{self._what} · epoch {step.epoch} · loss {step.loss:.3f}{penalty}"
-        self._shown.update(self._task, completed=step.step, total=step.of, said=said)
+        message = f"{self._what} · epoch {step.epoch} · loss {step.loss:.3f}{penalty}"
+        self._shown.update(self._task, completed=step.step, total=step.of, message=message)
 
     def explained(self, progress: Progress) -> None:
-        said = f"{self._what} · {_rates(progress)}"
-        self._shown.update(self._task, completed=progress.texts, total=progress.of, said=said)
+        message = f"{self._what} · {_rates(progress)}"
+        self._shown.update(self._task, completed=progress.texts, total=progress.of, message=message)
 
     def say(self, line: str) -> None:
-        self._shown.console.print(line, highlight=False)
+        self._shown.console.print(visible(line), highlight=False, markup=False)
 
 
 @contextmanager
 def counted(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None] | None]:
-    """Work that is told by (done, of how many): a bar for a person, a line now and then for a log."""
+    """Progress reported as (done, total): a bar in a terminal, a line at intervals in a log."""
     if quiet:
         yield None
         return
@@ -150,10 +153,11 @@ def counted(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None] |
         yield _counted_lines(what)
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress as Bar
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(escape(visible(what)), total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
@@ -164,12 +168,12 @@ def _counted_lines(what: str) -> Callable[[int, int], None]:
         nonlocal last
         if monotonic() - last >= LOG_EVERY:
             last = monotonic()
-            print(f"{what}: {done / of:.0%}", file=sys.stderr)
+            print(visible(f"{what}: {done / of:.0%}"), file=sys.stderr)
 
     return report
 
 
-def _sometimes(every: float, say: Report) -> Report:
+def _throttled(every: float, say: Report) -> Report:
     last = monotonic()
 
     def report(p: Progress) -> None:
@@ -189,7 +193,7 @@ def _rates(p: Progress) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words.
+    """A duration in words.
 
     >>> duration(4), duration(200), duration(9000)
     ('4 s', '3 min 20 s', '2 h 30 min')

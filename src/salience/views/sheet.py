@@ -1,24 +1,27 @@
-"""What every view shows: the explanations of one text on one sheet, its words or tokens in their places."""
+"""The content of every view: explanations of one text as a sheet, with scores for its words or tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isclose
 from typing import Any, Literal
-from unicodedata import bidirectional, category
+from unicodedata import bidirectional
 
-from salience.errors import choose
-from salience.explanation import Explanation
+from salience.core.characters import visible
+from salience.errors import BadInput, choose
+from salience.explanations.explanation import Explanation
 
 Level = Literal["word", "token"]
+VIEWS = ("text", "bar", "waterfall")
+"""The coloured text; a bar for every score; the scores added up, step by step."""
 LEVELS = ("word", "token")
 LISTED = 6
-"""How many labels are listed with their probabilities."""
+"""The number of labels listed with their probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the text with its score, raw and as a share of the strongest; ``name`` if it has no characters."""
+    """A span of the text with its score, and the score relative to the strongest; ``name`` if the span is empty."""
 
     start: int
     end: int
@@ -30,13 +33,13 @@ class Piece:
         return self.name or text[self.start : self.end]
 
     def blank(self, text: str) -> bool:
-        """Whether it is white space alone, which shows its colour only if something visible stands there."""
+        """Whether it is white space only, which needs a visible symbol to show its colour."""
         return self.shown(text).isspace()
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Explanations of the same number of the same text, in rows; a row of several is one method over layers."""
+    """Explanations of the same value of the same text, in rows; a row of several is one method over layers."""
 
     rows: tuple[tuple[Explanation, ...], ...]
 
@@ -46,27 +49,38 @@ class Sheet:
 
     @property
     def single(self) -> list[Explanation]:
-        """The rows that are one explanation each."""
+        """The rows with one explanation."""
         return [row[0] for row in self.rows if len(row) == 1]
 
     @property
     def layered(self) -> list[tuple[Explanation, ...]]:
-        """The rows that follow one method through the layers."""
+        """The rows with one method over several layers."""
         return [row for row in self.rows if len(row) > 1]
 
     def title(self, explanation: Explanation) -> str:
-        """The method, with those settings that tell it from another row of the same method."""
-        settings = ", ".join(f"{k}={explanation.settings[k]}" for k in self.telling(explanation))
-        return f"{explanation.method} ({settings})" if settings else explanation.method
+        """The method, with the settings that distinguish it from other rows of the same method."""
+        settings = ", ".join(f"{k}={explanation.settings[k]}" for k in self.distinguishing(explanation))
+        return visible(f"{explanation.method} ({settings})" if settings else explanation.method, keep="")
 
-    def telling(self, explanation: Explanation) -> list[str]:
-        """The settings that tell this row from another of the same method."""
+    def heading(self, explanation: Explanation) -> str:
+        """The title, or for one of several layers the method and its layer."""
+        layered = any(explanation in row for row in self.layered)
+        one = f"{explanation.method}, layer {explanation.settings['layer']}" if layered else self.title(explanation)
+        return visible(one, keep="")
+
+    @property
+    def every(self) -> list[Explanation]:
+        """All explanations in order."""
+        return [e for row in self.rows for e in row]
+
+    def distinguishing(self, explanation: Explanation) -> list[str]:
+        """The settings that distinguish this row from others of the same method."""
         rivals = [e for e in self.single if e.method == explanation.method]
         return [k for k in explanation.settings if any(e.settings.get(k) != explanation.settings[k] for e in rivals)]
 
 
 def sheets(explanations: Sequence[Explanation]) -> list[Sheet]:
-    """Neighbours that explain the same number of the same text share a sheet; a repeated one starts the next."""
+    """Group adjacent explanations of the same value of the same text; a repeated explanation starts a new sheet."""
     groups: list[list[Explanation]] = []
     for e in explanations:
         if groups and _same(groups[-1][0], e) and not any(_repeats(e, f) for f in groups[-1]):
@@ -77,7 +91,7 @@ def sheets(explanations: Sequence[Explanation]) -> list[Sheet]:
 
 
 def _rows(group: Sequence[Explanation]) -> list[tuple[Explanation, ...]]:
-    """One method at ever deeper layers is one row. Other settings may differ, as a method may choose them by layer."""
+    """Group one method at increasing layers into one row. Other settings may differ, since they can vary by layer."""
     rows: list[tuple[Explanation, ...]] = []
     for e in group:
         if rows and rows[-1][-1].method == e.method and _deeper(rows[-1][-1], e):
@@ -93,7 +107,7 @@ def _deeper(a: Explanation, b: Explanation) -> bool:
 
 
 def _same(a: Explanation, b: Explanation) -> bool:
-    return (a.text, a.pair_at, a.model, a.target) == (b.text, b.pair_at, b.model, b.target)
+    return (a.id, a.text, a.pair_at, a.model, a.target) == (b.id, b.text, b.pair_at, b.model, b.target)
 
 
 def _repeats(a: Explanation, b: Explanation) -> bool:
@@ -101,7 +115,7 @@ def _repeats(a: Explanation, b: Explanation) -> bool:
 
 
 def pieces(explanation: Explanation, level: str = "word") -> list[Piece]:
-    """Words, or tokens with the special ones among them, in the order of the text."""
+    """Words, or tokens including special ones, in the order of the text."""
     if choose(level, LEVELS, "level") == "word":
         raw = [(w.start, w.end, w.score, "") for w in explanation.words()]
     else:
@@ -115,31 +129,93 @@ def _relative(score: float, strongest: float) -> float:
 
 
 def _tokens(e: Explanation) -> Iterator[tuple[int, int, float, str]]:
-    """Tokens that share characters (the bytes of one emoji) come as one; those without any keep their name."""
-    found: list[tuple[int, int, float, str]] = []
+    """Merge tokens that share characters (the bytes of one emoji); tokens without characters keep their name."""
+    merged: list[tuple[int, int, float, str]] = []
     for token, (start, end), score in zip(e.tokens, e.offsets, e.scores, strict=True):
-        place = found[-1][1] if found else 0
+        place = merged[-1][1] if merged else 0
         if end <= start:
-            found.append((place, place, score, token or "∅"))
-        elif found and start < place and not found[-1][3]:
-            first, _, known, _ = found[-1]
-            found[-1] = (first, max(end, place), known + score, "")
+            merged.append((place, place, score, token or "∅"))
+        elif merged and start < place and not merged[-1][3]:
+            first, _, known, _ = merged[-1]
+            merged[-1] = (first, max(end, place), known + score, "")
         else:
-            found.append((max(start, place), end, score, ""))
-    yield from found
+            merged.append((max(start, place), end, score, ""))
+    yield from merged
+
+
+MOST = 20
+"""The number of bars of one explanation; weaker scores are added up in one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A score drawn from ``low`` to ``high``, both shares of the width; ``side`` is for, against or nothing."""
+
+    name: str
+    score: str
+    low: float
+    high: float
+    side: str
+
+
+def bars(e: Explanation, level: str = "word", view: str = "bar") -> list[Bar]:
+    """All scores, the strongest first: as bars from 0, or in a waterfall, each from where the one before it ends."""
+    scores = _strongest_first(e, level)
+    if choose(view, VIEWS, "view") == "bar":
+        return _on_one_scale([(name, number(e, score), 0.0, score, _side(score)) for name, score in scores])
+    if not signed(e):
+        raise BadInput(f"a waterfall adds scores up, but those of {e.method} have no sign; use the view 'bar'")
+    rest = e.value - sum(score for _, score in scores)
+    rows = [("rest", f"{rest:+.4g}", 0.0, rest, "")]
+    for name, score in scores:
+        end = rows[-1][3]
+        rows.append((name, number(e, score), end, end + score, _side(score)))
+    return _on_one_scale([*rows, (explained(e), f"{e.value:.4g}", 0.0, e.value, "")])
+
+
+def _strongest_first(e: Explanation, level: str) -> list[tuple[str, float]]:
+    ranked = sorted(pieces(e, level), key=lambda piece: -abs(piece.score))
+    named = [(label(" ".join(p.shown(e.text).split()) or p.shown(e.text)), p.score) for p in ranked[:MOST]]
+    others = ranked[MOST:]
+    return [*named, (f"{len(others)} other {level}s", sum(p.score for p in others))] if others else named
+
+
+def _side(score: float) -> str:
+    return "for" if score > 0 else "against" if score < 0 else ""
+
+
+def _on_one_scale(rows: Sequence[tuple[str, str, float, float, str]]) -> list[Bar]:
+    """Bars with their ends as shares of the range of all ends."""
+    ends = [end for _, _, *both, _ in rows for end in both]
+    least, most = min(ends, default=0.0), max(ends, default=0.0)
+    width = most - least or 1.0
+    return [
+        Bar(name, score, (min(a, b) - least) / width, (max(a, b) - least) / width, side)
+        for name, score, a, b, side in rows
+    ]
+
+
+def remarks(e: Explanation, view: str) -> list[str]:
+    """The notes below bars: what their sides mean, below a waterfall what its first step is, and on the scores."""
+    sides = [f"+ counts for {label(e.target.name)}, - against it"] if signed(e) else []
+    if view != "waterfall":
+        return [*sides, *notes(e)]
+    add_up = any(name in e.gaps for name in SUMS)
+    rest = "the value at the baseline" if add_up else f"scores of {visible(e.method, keep='')} need not add up"
+    return [f"rest: the explained number minus these scores ({rest})", *sides, *notes(e)]
 
 
 def notes(explanation: Explanation) -> list[str]:
-    """What the reader should know of these scores: the gaps, and whether the model read the whole text."""
-    found = [_gap(name, gap, explanation) for name, gap in explanation.gaps.items()]
+    """Notes on these scores: their gaps, and how much of the text the model did not read."""
+    lines = [_gap(name, gap, explanation) for name, gap in explanation.gaps.items()]
     if explanation.unseen:
         unread = sum(end - start for start, end in explanation.unseen)
-        found.append(f"the model did not read {unread} of the text's {len(explanation.text)} characters")
-    return found
+        lines.append(f"the model did not read {unread} of the text's {len(explanation.text)} characters")
+    return lines
 
 
-def parted(explanation: Explanation, start: int, end: int) -> Iterator[tuple[str, bool]]:
-    """A stretch of the text in parts that the model read or did not read; the latter come with True."""
+def split_unread(explanation: Explanation, start: int, end: int) -> Iterator[tuple[str, bool]]:
+    """Split a span of the text into parts; True marks those that the model did not read."""
     at = start
     for first, last in explanation.unseen:
         a, b = max(first, at), min(last, end)
@@ -151,23 +227,26 @@ def parted(explanation: Explanation, start: int, end: int) -> Iterator[tuple[str
 
 
 SUMS = ("completeness", "conservation", "efficiency")
-"""Gaps of a sum of scores from what it should be; they have the unit of the explained number."""
+"""Gaps between the sum of the scores and its theoretical value, in the unit of the explained value."""
 KEPT = 0.05
-"""The share of the explained number from which on it is said where lrp's relevance went."""
+"""The share of the explained value above which a conservation gap of lrp is explained."""
 
 
 def _gap(name: str, gap: float, e: Explanation) -> str:
-    """A gap beside what it is a share of. A name that is not known here is told with its bare number."""
+    """A gap, relative to its reference value where that is known."""
     strongest = max(map(abs, e.scores), default=0.0)
     if name in SUMS and e.value:
         kept = e.method == "lrp" and name == "conservation" and abs(gap / e.value) > KEPT
-        told = f"{name} gap {_percent(gap / e.value)} of the explained number ({gap:+.3g})"
-        return f"{told} (biases keep the rest)" if kept else told
+        text = f"{name} gap {_percent(gap / e.value)} of the explained number ({gap:+.3g})"
+        return f"{text} (absorbed by biases)" if kept else text
+    # Runs of earlier versions store the estimate of integrated_gradients as "error".
+    if strongest and (name == "typical_error" or (name, e.method) == ("error", "integrated_gradients")):
+        return f"typical error of a score, not a bound: {_percent(gap / strongest)} of the strongest"
     if name == "error" and strongest:
-        return f"expected error of a score {_percent(gap / strongest)} of the strongest"
+        return f"error of a score, with 95 % confidence: at most {_percent(gap / strongest)} of the strongest"
     if name == "fit":
-        return f"the fitted line misses {_percent(gap)} of what it was fitted to"
-    return f"{name.replace('_', ' ')} gap {gap:+.3g}"
+        return f"the linear fit leaves {_percent(gap)} of the variance unexplained"
+    return f"{visible(name.replace('_', ' '), keep='')} gap {gap:+.3g}"
 
 
 def _percent(share: float) -> str:
@@ -176,31 +255,28 @@ def _percent(share: float) -> str:
 
 
 def explained(explanation: Explanation) -> str:
-    """Which number is explained, and what it is."""
+    """A description of the explained value."""
     target = explanation.target
-    against = f" against {label(target.against)}" if target.against is not None else ""
-    return f"{target.kind.replace('_', ' ')} of {label(target.label)}{against}"
+    against = f" against {label(str(target.against))}" if target.against is not None else ""
+    return f"{target.kind.replace('_', ' ')} of {label(target.name)}{against}"
 
 
-WEIGHTS = ("attention", "attention_rollout", "attention_flow", "attention_relevance", "value_zeroing")
-NORMS = ("gradient", "smooth_grad")
-CLIPPED = ("layer_saliency", "attention_x_gradient")
-CONTROLS = ("uniform", "position")
+def identified(e: Explanation) -> tuple[str, str]:
+    """The id of the text and its true label, with the prediction where it differs; empty if they are not known."""
+    if e.label is None:
+        return visible(e.id or "", keep=""), ""
+    predicted = max(e.probabilities, key=lambda name: e.probabilities[name], default=e.label)
+    wrong = f", predicted: {label(predicted)}" if predicted != e.label and e.label in e.probabilities else ""
+    return visible(e.id or "", keep=""), f"label: {label(e.label)}{wrong}"
 
 
 def signed(e: Explanation) -> bool:
-    """Whether the method says which way a word speaks; norms and attention weights only say how much it mattered.
+    """Whether the scores have a direction; norms and attention weights only have a magnitude.
 
-    It is the method that says so, not the scores: all words may happen to speak for the target. Only a method that is
-    not known here is judged by its scores.
+    The method determines this, since all scores of a text may happen to be positive. If it is not recorded, the scores
+    decide.
     """
-    if e.method in (*WEIGHTS, *CONTROLS):
-        return False
-    if e.method in NORMS:
-        return e.settings.get("reduction") == "sum"
-    if e.method in CLIPPED:
-        return e.settings.get("sign") != "positive"
-    return any(score < 0 for score in e.scores) or e.method in _defaults()
+    return any(score < 0 for score in e.scores) if e.signed is None else e.signed
 
 
 def number(e: Explanation, score: float, form: str = ".4g") -> str:
@@ -210,7 +286,7 @@ def number(e: Explanation, score: float, form: str = ".4g") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """One line of the legend. Each of its two ends is words and a label."""
+    """One line of the legend. Each end is a prefix and a label."""
 
     signed: bool
     low: tuple[str, str]
@@ -218,38 +294,38 @@ class Legend:
 
 
 def legends(sheet: Sheet) -> list[Legend]:
-    """A line for methods that say for or against; one for those that say how much, named if both are there."""
-    name = label(sheet.first.target.label)
+    """One legend for signed methods and one for unsigned ones, which are named if both are present."""
+    name = label(sheet.first.target.name)
     heads = [row[0] for row in sheet.rows]
     unsigned = list(dict.fromkeys(e.method for e in heads if not signed(e)))
     if all(map(signed, heads)):
         return [Legend(True, ("against ", name), ("for ", name))]
     if not any(map(signed, heads)):
-        return [Legend(False, ("mattered little to ", name), ("much", ""))]
+        return [Legend(False, ("little", ""), ("much; these scores have no sign", ""))]
     both = Legend(True, ("against ", name), ("for ", name))
-    return [both, Legend(False, (f"{', '.join(unsigned)}: from little", ""), ("to much", ""))]
+    return [both, Legend(False, (f"{visible(', '.join(unsigned), keep='')}: from little", ""), ("to much", ""))]
 
 
 def is_number(explanation: Explanation) -> bool:
-    """Whether the model says numbers, not probabilities: then the explained logit is what it says itself."""
-    said, target = explanation.probabilities, explanation.target
-    if target.kind != "logit" or target.label not in said:
+    """Whether the model is a regression model, whose output is the explained logit itself."""
+    outputs, target = explanation.probabilities, explanation.target
+    if target.kind != "logit" or target.name not in outputs:
         return False
-    value = said[target.label] - (said.get(target.against, 0.0) if target.against is not None else 0.0)
+    value = outputs[target.name] - (outputs.get(str(target.against), 0.0) if target.against is not None else 0.0)
     return isclose(value, explanation.value, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def listed(explanation: Explanation) -> tuple[list[tuple[str, float]], int]:
-    """The likeliest labels with the explained ones among them, and how many more there are."""
-    said: Mapping[str, float] = explanation.probabilities
-    ranked = sorted(said.items(), key=lambda item: -item[1])
-    asked = (explanation.target.label, explanation.target.against)
-    shown = [item for rank, item in enumerate(ranked) if rank < LISTED or item[0] in asked]
+    """The most likely labels, always including the explained ones, and the number of labels left out."""
+    outputs: Mapping[str, float] = explanation.probabilities
+    ranked = sorted(outputs.items(), key=lambda item: -item[1])
+    requested = (explanation.target.label, explanation.target.against)
+    shown = [item for rank, item in enumerate(ranked) if rank < LISTED or item[0] in requested]
     return shown, len(ranked) - len(shown)
 
 
 def label(name: str) -> str:
-    """A label on one line, its outer spaces visible: they tell a language model's tokens apart.
+    """A label on one line with visible outer spaces, which distinguish the tokens of a language model.
 
     >>> label(" Paris"), label("\\n\\n")
     ('␣Paris', '⏎⏎')
@@ -264,55 +340,29 @@ def label(name: str) -> str:
 _SPACES = {"\n": "⏎", "\r": "⏎", "\t": "⇥"}
 
 
-def visible(text: str, keep: str = "\n") -> str:
-    """The text with whatever a terminal would obey made visible: control characters, direction marks, lone surrogates.
-
-    >>> visible("a\\x1b[31m")
-    'a␛[31m'
-    """
-    return "".join(c if c in keep else _symbol(c) for c in text)
-
-
-_JOINERS = "\u200c\u200d"
-"""Scripts and emoji are spelled with these; they move nothing else."""
-
-
-def _symbol(c: str) -> str:
-    kind = category(c)
-    if c == "\t":
-        return "    "
-    if kind == "Cc":
-        return chr(0x2400 + ord(c)) if ord(c) < 32 else "␡" if ord(c) == 127 else f"⟨{ord(c):02X}⟩"
-    if kind == "Cs":
-        return "\ufffd"
-    if kind in ("Cf", "Zl", "Zp") and c not in _JOINERS and not 0xE0000 <= ord(c) <= 0xE007F:
-        return f"⟨{ord(c):04X}⟩"
-    return c
-
-
 def right_to_left(text: str) -> bool:
-    """Whether the first letter with a direction runs from right to left."""
+    """Whether the first character with a strong direction is right-to-left."""
     strong = (bidirectional(c) for c in text)
     return next((d != "L" for d in strong if d in ("L", "R", "AL")), False)
 
 
 COUNTED = ("nodes", "samples")
-"""Settings that read better behind their number: 17 nodes."""
+"""Settings that are shown as a count, such as 17 nodes."""
 
 SHORT = 70
-"""Characters in the line of settings; what does not fit is left to the views that tell all."""
+"""The maximum length of the line of settings; HTML pages list all of them."""
 
 
 def chosen(sheet: Sheet, e: Explanation) -> str:
-    """The settings that are not the defaults, set by the user or chosen by the method, in one short line."""
+    """The settings that differ from the defaults, set by the user or chosen by the method, in one short line."""
     defaults = _defaults().get(e.method)
     if defaults is None:
         return ""
-    known = sheet.telling(e)
-    told = [_setting(k, v) for k, v in e.settings.items() if k not in known and v not in (None, defaults.get(k))]
-    while len(" · ".join(told)) > SHORT:
-        told.pop()
-    return " · ".join(told)
+    known = sheet.distinguishing(e)
+    parts = [_setting(k, v) for k, v in e.settings.items() if k not in known and v not in (None, defaults.get(k))]
+    while len(" · ".join(parts)) > SHORT:
+        parts.pop()
+    return " · ".join(parts)
 
 
 def _setting(name: str, value: object) -> str:
@@ -323,13 +373,13 @@ def _setting(name: str, value: object) -> str:
 
 @cache
 def _defaults() -> dict[str, dict[str, Any]]:
-    """The defaults of every known method. Imported late: a stored explanation can be shown without torch."""
+    """The defaults of every method. Imported late, so that stored explanations can be shown without torch."""
+    from salience.core.settings import settings_of
     from salience.methods import METHODS
-    from salience.settings import settings_of
 
     return {m.__name__: {name: p.default for name, p in settings_of(m).items()} for m in METHODS}
 
 
 def plain_settings(explanation: Explanation) -> dict[str, Any]:
-    """Settings as they are told to the reader; None reads as the method's own choice."""
+    """Settings for display; None is shown as chosen by the method."""
     return {k: "chosen by the method" if v is None else v for k, v in explanation.settings.items()}

@@ -1,6 +1,7 @@
-"""Explanations in a terminal: coloured where there is colour, marked with + and - where there is none."""
+"""Explanations in a terminal, with colours or, without colour support, with + and - marks."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
@@ -9,30 +10,42 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from salience.explanation import Explanation
+from salience.core.characters import visible
+from salience.explanations.explanation import Explanation
 from salience.views.colours import AGAINST, DARK, FAINT, FOR, LIGHT, Colour, hexadecimal, ink, shade
 from salience.views.sheet import (
+    Bar,
     Legend,
     Piece,
     Sheet,
+    bars,
     chosen,
     explained,
+    identified,
     is_number,
     label,
     legends,
     listed,
     notes,
     number,
-    parted,
     pieces,
+    remarks,
     sheets,
-    visible,
+    signed,
+    split_unread,
 )
+
+if TYPE_CHECKING:  # importing a method imports torch
+    from salience.methods.decoding import Decoded
 
 TOP = 5
 BAR = 20
 WIDEST = 14
-"""Cells of the widest column of a heat map; longer words are cut there, since the sentence stands elsewhere too."""
+"""Maximum width of a heat map column; longer words are truncated."""
+
+LONGEST = 24
+"""Maximum width of the names of bars."""
+WIDEST_BAR = 50
 
 _PLAIN, _UNREAD = Style.null(), Style(dim=True, strike=True)
 
@@ -41,27 +54,28 @@ def render(
     explanations: Sequence[Explanation],
     *,
     level: str = "word",
+    view: str = "text",
     colour: bool = True,
     ground: Colour = DARK,
     width: int = 80,
 ) -> RenderableType:
-    """Everything about these explanations, one sheet per text."""
-    shown = [_sheet(sheet, level, _Paint(colour, ground), width) for sheet in sheets(explanations)]
+    """Render explanations for a terminal, one sheet per text. ``view`` is text, bar or waterfall."""
+    shown = [_sheet(sheet, level, view, _Paint(colour, ground), width) for sheet in sheets(explanations)]
     return Group(*(part for one in shown for part in (one, Text())))
 
 
 def coloured(console: Console) -> bool:
-    """Whether this console shows enough colours to grade scores by them."""
+    """Whether the console has enough colours to show scores."""
     return not console.no_color and console.color_system in ("256", "truecolor", "windows")
 
 
 def ground(environment: Mapping[str, str]) -> Colour:
-    """The terminal's background as far as it tells; most that say nothing are dark."""
+    """The background of the terminal; dark if it is unknown."""
     return LIGHT if environment.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15") else DARK
 
 
 class _Paint:
-    """How a score is shown: by colour on the terminal's ground, or by marks."""
+    """How a score is shown: by colour on the background of the terminal, or by marks."""
 
     def __init__(self, colour: bool, ground: Colour) -> None:
         self.colour, self.ground = colour, ground
@@ -72,24 +86,27 @@ class _Paint:
         back = shade(relative, self.ground)
         return Style(color=hexadecimal(ink(back)), bgcolor=hexadecimal(back))
 
-    def marks(self, relative: float) -> str:
-        return "" if self.colour else marks(relative)
+    def marks(self, relative: float, signed: bool = True) -> str:
+        return "" if self.colour else marks(relative, signed)
 
     def shows(self, relative: float) -> bool:
         return bool(self.marks(relative)) or bool(self.style(relative))
 
 
-def marks(relative: float) -> str:
-    """A score between -1 and 1 as signs.
+def marks(relative: float, signed: bool = True) -> str:
+    """A score between -1 and 1 as signs; scores that are not signed have stars.
 
-    >>> marks(0.9), marks(0.3), marks(0.0), marks(-0.3), marks(-1)
-    ('++', '+', '', '-', '--')
+    >>> marks(0.9), marks(0.3), marks(0.0), marks(-0.3), marks(-1), marks(0.9, signed=False)
+    ('++', '+', '', '-', '--', '**')
     """
-    sign = "+" if relative > 0 else "-"
+    sign = "-" if relative < 0 else "+" if signed else "*"
     return sign * ((abs(relative) >= 0.2) + (abs(relative) >= 0.6))
 
 
-def _sheet(sheet: Sheet, level: str, paint: _Paint, width: int) -> RenderableType:
+def _sheet(sheet: Sheet, level: str, view: str, paint: _Paint, width: int) -> RenderableType:
+    if view != "text":
+        diagrams = [_diagram(sheet, e, bars(e, level, view), view, paint, width) for e in sheet.every]
+        return Group(_prediction(sheet.first), Text(), *diagrams)
     rows = [_row(sheet, e, level, paint) for e in sheet.single]
     maps = [_heat_map(row, level, paint, width) for row in sheet.layered]
     return Group(_prediction(sheet.first), Text(), *rows, *maps, *_footer(sheet, paint))
@@ -103,7 +120,14 @@ def _prediction(e: Explanation) -> RenderableType:
         table.add_row(Text("  " + label(name), style), *_value(e, value))
     head = Text.assemble((visible(e.model, keep=""), "bold"), (f"   explained: {explained(e)} = {e.value:.4g}", "dim"))
     rest = [Text(f"  and {more} more", "dim")] if more else []
-    return Group(head, table, *rest)
+    return Group(*_identity(e), head, table, *rest)
+
+
+def _identity(e: Explanation) -> Iterator[Text]:
+    """The id and the true label of a text of a data set."""
+    name, truth = identified(e)
+    if name or truth:
+        yield Text.assemble((name, "bold reverse"), "   " if name and truth else "", truth)
 
 
 def _value(e: Explanation, value: float) -> tuple[Text, Text]:
@@ -113,29 +137,51 @@ def _value(e: Explanation, value: float) -> tuple[Text, Text]:
 
 
 def _bar(share: float, cells: int) -> str:
-    """A bar in eighths of a cell; what is above 0 is never quite empty."""
+    """A bar in eighths of a cell; a positive share is never empty."""
     eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
 
 
+def _diagram(
+    sheet: Sheet, e: Explanation, drawn: Sequence[Bar], view: str, paint: _Paint, width: int
+) -> RenderableType:
+    """One line for each bar: its name, its score, and the bar itself."""
+    names = [Text(_cut(bar.name, LONGEST)) for bar in drawn]
+    used = max((name.cell_len for name in names), default=0) + max((len(bar.score) for bar in drawn), default=0)
+    cells = max(10, min(WIDEST_BAR, width - used - 6))
+    table = Table.grid(padding=(0, 1))
+    for name, bar in zip(names, drawn, strict=True):
+        table.add_row(name, Text(bar.score, justify="right"), _span(bar, cells, paint))
+    lines = Text("\n".join(line for line in (chosen(sheet, e), *remarks(e, view)) if line), "dim")
+    indented = [Padding(part, (0, 0, 0, 2), expand=False) for part in (table, lines)]
+    return Group(Text(sheet.heading(e), "bold"), *indented, Text())
+
+
+def _span(bar: Bar, cells: int, paint: _Paint) -> Text:
+    start = min(round(bar.low * cells), cells - 1)
+    length = max(1, round(bar.high * cells) - start) if bar.high > bar.low else 0
+    colour = hexadecimal(FOR if bar.side == "for" else AGAINST) if paint.colour and bar.side else ""
+    return Text.assemble(" " * start, ("█" * length if length else "▏", colour))
+
+
 def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableType:
-    found = pieces(e, level)
+    parts_of_text = pieces(e, level)
     parts: list[RenderableType] = [
         Text(sheet.title(e), "bold"),
         *(Text(f"  {line}", "dim") for line in [chosen(sheet, e)] if line),
-        Padding(sentence(e, found, paint), (0, 0, 0, 2), expand=False),
+        Padding(sentence(e, parts_of_text, paint), (0, 0, 0, 2), expand=False),
     ]
     if len(sheet.rows) == 1 or not paint.colour:
-        parts.append(Padding(_strongest(e, found, paint), (1, 0, 0, 2), expand=False))
+        parts.append(Padding(_strongest(e, parts_of_text, paint), (1, 0, 0, 2), expand=False))
     parts += [Text(f"  {line}", "dim") for line in notes(e)]
     return Group(*parts, Text())
 
 
-def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
-    """The whole text, its pieces in their places and styles; what the model did not read is dim."""
+def sentence(e: Explanation, parts: Sequence[Piece], paint: _Paint) -> Text:
+    """The whole text with each piece in its style; text that the model did not read is dim."""
     text = Text(overflow="fold")
     at, inner = 0, set[int]() if paint.colour else _inner(e)
-    for piece in found:
+    for piece in parts:
         _plain(text, e, at, piece.start)
         text.append("·" if piece.start in inner and not piece.name else "")
         if piece.name:
@@ -145,7 +191,7 @@ def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
             text.append(label(piece.shown(e.text)), paint.style(piece.relative))
         else:
             _plain(text, e, piece.start, piece.end, paint.style(piece.relative))
-        if signs := paint.marks(piece.relative):
+        if signs := paint.marks(piece.relative, signed(e)):
             text.append(f"({signs})", "bold")
         if piece.name:
             text.append(" ")
@@ -157,26 +203,26 @@ def sentence(e: Explanation, found: Sequence[Piece], paint: _Paint) -> Text:
 
 
 def _inner(e: Explanation) -> set[int]:
-    """The places inside words. A token that begins there is set off by a dot where colour does not tell it apart."""
+    """Positions inside words. Without colour, a token that starts there is separated by a dot."""
     return {at for word in e.words() for at in range(word.start + 1, word.end)}
 
 
 def _plain(text: Text, e: Explanation, start: int, end: int, style: Style = _PLAIN) -> None:
-    """A stretch of the text, struck out where the model did not read it."""
-    for part, unread in parted(e, start, end):
+    """Append a span of the text, struck out where the model did not read it."""
+    for part, unread in split_unread(e, start, end):
         text.append(visible(part), style + _UNREAD if unread else style)
 
 
-def _strongest(e: Explanation, found: Sequence[Piece], paint: _Paint) -> RenderableType:
-    """The few strongest words with their scores and bars."""
+def _strongest(e: Explanation, parts: Sequence[Piece], paint: _Paint) -> RenderableType:
+    """The strongest words with their scores and bars."""
     table = Table.grid(padding=(0, 1))
-    for piece in sorted(found, key=lambda p: -abs(p.score))[:TOP]:
+    for piece in sorted(parts, key=lambda p: -abs(p.score))[:TOP]:
         bar = Text(_bar(abs(piece.relative), 10).ljust(10))
         if paint.colour:
             bar.stylize(hexadecimal(FOR if piece.score > 0 else AGAINST))
         table.add_row(Text(label(_one_line(piece.shown(e.text)))), _score(e, piece), bar)
-    more = len(found) - TOP
-    return Group(table, Text(f"… {more} more; --json has all", "dim")) if more > 0 else table
+    more = len(parts) - TOP
+    return Group(table, Text(f"… {more} more; use --json for all", "dim")) if more > 0 else table
 
 
 def _score(e: Explanation, piece: Piece) -> Text:
@@ -192,7 +238,7 @@ def _footer(sheet: Sheet, paint: _Paint) -> Iterator[Text]:
     for legend in legends(sheet):
         yield _legend(legend, paint)
     if len(sheet.rows) > 1 or sheet.layered:
-        yield Text("  each row on its own scale: its strongest word has the full strength", "dim")
+        yield Text("  each row has its own scale: its strongest word has the full colour", "dim")
 
 
 def _legend(legend: Legend, paint: _Paint) -> Text:
@@ -201,25 +247,25 @@ def _legend(legend: Legend, paint: _Paint) -> Text:
         steps = (*(-s for s in reversed(steps) if s), *steps)
     scale = Text("  ")
     for relative in steps:
-        scale.append(f" {paint.marks(relative)} ".ljust(3), paint.style(relative))
+        scale.append(f" {paint.marks(relative, legend.signed)} ".ljust(3), paint.style(relative))
     return Text.assemble((f"  {''.join(legend.low)}", "dim"), scale, (f"  {''.join(legend.high)}", "dim"))
 
 
 def _heat_map(row: Sequence[Explanation], level: str, paint: _Paint, width: int) -> RenderableType:
-    """Layers down, words across, in as many blocks of columns as the width asks for."""
-    found = [pieces(e, level) for e in row]
-    names = [_cut(label(_one_line(p.shown(row[0].text)))) for p in found[0]]
+    """A heat map of layers by words, in blocks of columns that fit the width."""
+    scores = [pieces(e, level) for e in row]
+    names = [_cut(label(_one_line(p.shown(row[0].text)))) for p in scores[0]]
     layers = [f"layer {e.settings['layer']}" for e in row]
     margin = max(map(len, layers)) + 4
-    parts: list[RenderableType] = [Text(row[0].method, "bold")]
+    parts: list[RenderableType] = [Text(visible(row[0].method, keep=""), "bold")]
     blocks = _blocks([max(2, cell_len(n)) for n in names], width - margin)
-    parts += [_block(names, layers, found, columns, paint) for columns in blocks]
+    parts += [_block(names, layers, scores, columns, paint, signed(row[0])) for columns in blocks]
     parts += [Text(f"  layer {e.settings['layer']}: {line}", "dim") for e in row for line in notes(e)]
     return Group(*parts, Text())
 
 
-def _cut(name: str) -> str:
-    return name if cell_len(name) <= WIDEST else set_cell_size(name, WIDEST - 1) + "…"
+def _cut(name: str, most: int = WIDEST) -> str:
+    return name if cell_len(name) <= most else set_cell_size(name, most - 1) + "…"
 
 
 def _blocks(widths: Sequence[int], room: int) -> Iterator[range]:
@@ -233,17 +279,33 @@ def _blocks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _block(
-    names: Sequence[str], layers: Sequence[str], found: Sequence[Sequence[Piece]], columns: range, paint: _Paint
+    names: Sequence[str],
+    layers: Sequence[str],
+    table_of_pieces: Sequence[Sequence[Piece]],
+    columns: range,
+    paint: _Paint,
+    signed: bool,
 ) -> Padding:
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     for _ in columns:
         table.add_column(no_wrap=True)
     table.add_row("", *(Text(names[c]) for c in columns))
-    for layer, scores in zip(layers, found, strict=True):
-        table.add_row(Text(layer), *(_cell(scores[c].relative, max(2, cell_len(names[c])), paint) for c in columns))
+    for layer, scores in zip(layers, table_of_pieces, strict=True):
+        table.add_row(
+            Text(layer), *(_cell(scores[c].relative, max(2, cell_len(names[c])), paint, signed) for c in columns)
+        )
     return Padding(table, (0, 0, 1, 2), expand=False)
 
 
-def _cell(relative: float, width: int, paint: _Paint) -> Text:
-    return Text((paint.marks(relative) or ("" if paint.colour else "·")).ljust(width), paint.style(relative))
+def _cell(relative: float, width: int, paint: _Paint, signed: bool) -> Text:
+    return Text((paint.marks(relative, signed) or ("" if paint.colour else "·")).ljust(width), paint.style(relative))
+
+
+def decoded_table(layers: "Mapping[int, Sequence[Decoded]]") -> Table:
+    """A row for each token: the words that its state decodes to in each layer, with the probability of the first."""
+    table = Table("", *(f"layer {layer}" for layer in layers), box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in zip(*layers.values(), strict=True):
+        cells = [f"{' '.join(visible(word, '') for word in d.words)} ({d.probabilities[0]:.2f})" for d in row]
+        table.add_row(*map(Text, (visible(row[0].token, ""), *cells)))
+    return table

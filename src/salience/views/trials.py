@@ -1,4 +1,4 @@
-"""Tests of methods made visible: tables for the terminal and for pages, and the curves of remove and retrain."""
+"""Views of trials: tables for the terminal and for HTML pages, and the curves of remove and retrain."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -6,120 +6,126 @@ from math import isnan
 from typing import Any
 
 from rich.table import Table as Shown
+from rich.text import Text
 
-from salience.evaluation import CONTROLS
-from salience.retraining import Curve, racu
-from salience.seeds import MEASURES, Agreement
-from salience.shortcuts import Result
-from salience.stats import Spread
-from salience.verdict import plural
+from salience.core.characters import visible
+from salience.core.stats import Spread
+from salience.evaluation.advice import plural
+from salience.methods import CONTROLS
+from salience.trials.agreement import MEASURES, Agreement
+from salience.trials.roar import RoarCurve, racu
+from salience.trials.shortcuts import ShortcutResult
 from salience.views.charts import drawn
 from salience.views.evaluation import colours
 from salience.views.pages import document, figure, table
 
 Table = tuple[Sequence[str], list[list[str]]]
-"""The head, and the rows."""
+"""The header and the rows."""
 
 
-def terminal(given: Table) -> Shown:
-    head, rows = given
+def terminal(content: Table) -> Shown:
+    """A table for the terminal; controls are dim."""
+    head, rows = content
     made = Shown(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in head:
-        made.add_column(name)
+        made.add_column(Text(visible(name, keep="")))
     for row in rows:
-        made.add_row(*row, style="dim" if row[0] in CONTROLS else "")
+        made.add_row(*(Text(visible(cell)) for cell in row), style="dim" if row[0] in CONTROLS else "")
     return made
 
 
-def shortcuts(found: Sequence[Result]) -> Table:
+def shortcuts(results: Sequence[ShortcutResult]) -> Table:
     """Methods by kinds of shortcut."""
-    head = ["", *(f"{one.shortcut.kind}: {what}" for one in found for what in ("precision ↑", "rank ↓"))]
+    head = ["", *(f"{one.shortcut.kind}: {what}" for one in results for what in ("precision ↑", "rank ↓"))]
     cells = [
-        [name, *(str(value) for one in found for value in (one.found[name].precision, one.found[name].rank))]
-        for name in found[0].found
+        [name, *(str(value) for one in results for value in (one.found[name].precision, one.found[name].rank))]
+        for name in results[0].found
     ]
     return head, cells
 
 
-def shortcut_notes(found: Sequence[Result]) -> list[str]:
-    """What the numbers rest on, a sentence for each kind."""
+def shortcut_notes(results: Sequence[ShortcutResult]) -> list[str]:
+    """How well each model learnt its shortcut, one sentence per kind."""
     return [
         f"{one.shortcut.kind}: {one.model} used the shortcut after {one.epochs} "
         f"{'epoch' if one.epochs == 1 else 'epochs'}: {one.learnt} (n = {one.texts})"
-        for one in found
+        for one in results
     ]
 
 
-def roar(found: Mapping[str, Curve]) -> Table:
-    """Accuracy at every share, ± the standard deviation over seeds, and the RACU of the means."""
-    shares = next(iter(found.values())).shares
+def roar(curves: Mapping[str, RoarCurve]) -> Table:
+    """Accuracy at every share, ± the standard deviation over seeds, and the RACU of the mean curves."""
+    shares = next(iter(curves.values())).shares
     head = ["", *(f"{share:.0%}" for share in shares), "RACU ↑"]
     return head, [
-        [name, *(f"{curve.at(share):.3f}" for share in shares), _racu(name, found)] for name, curve in found.items()
+        [name, *(f"{curve.at(share):.3f}" for share in shares), _racu(name, curves)] for name, curve in curves.items()
     ]
 
 
-LITTLE = 0.05
-"""Of accuracy: a difference that means nothing."""
+NEGLIGIBLE = 0.05
+"""A difference in accuracy that is treated as negligible."""
 
 
-def roar_notes(found: Mapping[str, Curve], texts: int) -> list[str]:
-    """What the numbers are, and whether the models had learnt something that could be lost."""
-    curve = found["random"]
+def roar_notes(curves: Mapping[str, RoarCurve], texts: int) -> list[str]:
+    """What the table shows, and cautions where its curves cannot be interpreted."""
+    curve = curves["random"]
     notes = [
-        f"accuracy on {texts} test texts by the share of tokens masked before training, mean ± standard deviation over "
-        f"{plural(len(curve.accuracy), 'seed')}; a method is good where it falls below random",
-        "RACU: 1 if the first tokens named are all that the task needs, 0 if they are no better than random ones, – if "
-        "random loses nothing",
+        f"Accuracy on {texts} test texts by the share of tokens masked before training, mean ± standard deviation over "
+        f"{plural(len(curve.accuracy), 'seed')}. The further a method falls below random, the better.",
+        "RACU: 1 if the highest-scoring tokens are all that the task needs, 0 if they are no better than random ones, "
+        "– if masking random tokens does not reduce accuracy.",
     ]
-    if curve.means[0] - curve.means[-1] < LITTLE:
+    if curve.means[0] - curve.means[-1] < NEGLIGIBLE:
         notes.append(
-            f"beware: the models learnt little ({curve.means[0]:.3f} on whole texts, {curve.means[-1]:.3f} at the "
-            "end); train longer, at a higher rate, or on more texts"
+            f"Caution: the models learnt little ({curve.means[0]:.3f} on whole texts, {curve.means[-1]:.3f} at the "
+            "largest share). Train for more epochs, at a higher learning rate, or on more texts."
         )
-    if telling := [name for name, one in found.items() if one.means.max() - one.means[0] > LITTLE]:
+    if leaking := [name for name, one in curves.items() if one.means.max() - one.means[0] > NEGLIGIBLE]:
         notes.append(
-            f"beware: what {', '.join(telling)} masks gives the label away, for accuracy rises above that on whole "
-            "texts: it is the true label that is explained"
+            f"Caution: the masks of {', '.join(leaking)} leak the label: accuracy rises above that on whole texts. "
+            "ROAR explains the gold label."
         )
     return notes
 
 
-def simulatability_notes(found: Mapping[str, Spread], teacher: str, texts: int) -> list[str]:
-    """What the numbers are."""
-    seeds = plural(len(found["none"].values), "seed")
+def simulatability_notes(agreement: Mapping[str, Spread], teacher: str, texts: int) -> list[str]:
+    """What the table shows."""
+    seeds = plural(len(agreement["none"].values), "seed")
     return [
-        f"agreement with {teacher} on {texts} test texts, mean ± standard deviation over {seeds}",
-        "gain: over students that are shown no explanation, seed by seed; compare it with that of random",
+        f"Agreement with {teacher} on {texts} test texts, mean ± standard deviation over {seeds}.",
+        "Gain: the increase over students without explanations, paired by seed. Compare it with that of random.",
     ]
 
 
-def agreement_notes(found: Agreement) -> list[str]:
-    """What the numbers are."""
+def agreement_notes(result: Agreement) -> list[str]:
+    """What the table shows."""
     notes = [
-        "spearman and kendall: rank correlations, 1 for the same order and 0 for unrelated ones; overlap: the share of "
-        "the highest fifth that both name; 95 % intervals over texts"
+        "spearman and kendall: rank correlations, 1 for the same order and 0 for unrelated orders. overlap: the share "
+        "of the top fifth of tokens that both have in common. 95 % intervals of the mean over texts."
     ]
-    if found.between == "runs":
-        least = min(of["spearman"].n for of in found.compared.values())
-        notes.append(f"{found.texts} texts are in all runs; {least} of them, at least, are given the same label in two")
+    if result.between == "runs":
+        least = min(of["spearman"].n for of in result.compared.values())
+        notes.append(
+            f"{result.texts} texts are in all runs; at least {least} of them have the same label in two runs or more."
+        )
     return notes
 
 
-def _racu(name: str, found: Mapping[str, Curve]) -> str:
-    value = racu(found[name], found["random"])
+def _racu(name: str, curves: Mapping[str, RoarCurve]) -> str:
+    value = racu(curves[name], curves["random"])
     return "–" if name == "random" or isnan(value) else f"{value:.3f}"
 
 
-def roar_chart(found: Mapping[str, Curve], kind: str) -> bytes:
+def roar_chart(curves: Mapping[str, RoarCurve], kind: str) -> bytes:
+    """Mean accuracy by share of masked tokens, one line per method."""
     import altair as alt
 
     values = [
         {"method": name, "share": share, "accuracy": curve.at(share).mean}
-        for name, curve in found.items()
+        for name, curve in curves.items()
         for share in curve.shares
     ]
-    scale = alt.Scale(domain=list(found), range=colours(list(found)))
+    scale = alt.Scale(domain=list(curves), range=colours(list(curves)))
     chart: Any = (
         alt.Chart(alt.Data(values=values), width=480, height=280)
         .mark_line(point=True)
@@ -132,27 +138,30 @@ def roar_chart(found: Mapping[str, Curve], kind: str) -> bytes:
     return drawn(chart, kind)
 
 
-def simulatability(found: Mapping[str, Spread]) -> Table:
-    """How often students agree with their teacher; the gain is over those that saw no explanation."""
-    plain = found["none"]
+def simulatability(agreement: Mapping[str, Spread]) -> Table:
+    """Agreement of students with their teacher, and the gain over students without explanations."""
+    plain = agreement["none"]
     return ["", "agreement ↑", "gain ↑"], [
-        [name, f"{spread:.3f}", "–" if name == "none" else _gain(spread, plain)] for name, spread in found.items()
+        [name, f"{spread:.3f}", "–" if name == "none" else _gain(spread, plain)] for name, spread in agreement.items()
     ]
 
 
 def _gain(spread: Spread, plain: Spread) -> str:
-    """Seed by seed."""
+    """The gain, paired by seed."""
     gain = Spread(tuple(a - b for a, b in zip(spread.values, plain.values, strict=True)))
-    return f"{gain.mean:+.3f} ± {gain.sd:.3f}"
+    return f"{gain:+.3f}"
 
 
-def agreement(found: Agreement) -> Table:
-    return ["", *MEASURES], [[name, *(str(of[measure]) for measure in MEASURES)] for name, of in found.compared.items()]
+def agreement(result: Agreement) -> Table:
+    """Methods, or pairs of methods, by measures of agreement."""
+    return ["", *MEASURES], [
+        [name, *(str(of[measure]) for measure in MEASURES)] for name, of in result.compared.items()
+    ]
 
 
-def page(title: str, given: Table, notes: Sequence[str] = (), picture: bytes | None = None) -> str:
-    """A page that stands alone."""
-    said = "".join(f"<li>{escape(note)}</li>" for note in notes)
+def page(title: str, content: Table, notes: Sequence[str] = (), picture: bytes | None = None) -> str:
+    """A self-contained HTML page."""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return document(
-        escape(title), table(*given), f"<ul>{said}</ul>" if said else "", figure(picture) if picture else ""
+        escape(title), table(*content), f"<ul>{items}</ul>" if items else "", figure(picture) if picture else ""
     )

@@ -1,4 +1,4 @@
-"""Hugging Face models behind the Model protocol. No file outside this folder imports transformers."""
+"""Hugging Face models as implementations of the Model protocol. Only this package imports transformers."""
 
 from salience.models.huggingface.adapter import HuggingFace
 from salience.models.huggingface.loading import load, load_to_train, wrap

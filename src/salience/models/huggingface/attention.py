@@ -1,8 +1,8 @@
-"""Attention weights seen and edited through transformers' own AttentionInterface.
+"""Reading and editing attention weights through transformers' own AttentionInterface.
 
-One attention function is registered, once, under the name ``salience``. What it should do in a given forward pass
-travels with that pass as the keyword ``salience``: no class is patched and nothing is left to undo but the name of
-the chosen kernel.
+One attention function is registered, once, under the name ``salience``. What it should do in a forward pass is passed
+along with that pass as the keyword ``salience``: no class is patched, and the only thing to restore is the name of the
+selected kernel.
 """
 
 from collections.abc import Generator
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from salience.core.types import Edit, Site, Weights
 from salience.errors import UnsupportedModel
-from salience.types import Edit, Weights
 
 KERNEL = "salience"
 
@@ -31,17 +31,17 @@ class Watch:
     weights: list[Tensor] = field(default_factory=list[Tensor])
 
     def __call__(self, weights: Tensor) -> Tensor:
-        # Layers are counted by their calls: ALBERT and DistilBERT do not tell their attention which layer it is.
+        # Layers are numbered by their calls: ALBERT and DistilBERT do not pass a layer index.
         if self.edit is not None:
-            weights = self.edit(self.calls, weights)
+            weights = self.edit(Site(self.calls + 1), weights)
         if self.wanted is not None:
             self.weights.append(weights)
         self.calls += 1
         return weights
 
     @property
-    def beside(self) -> bool:
-        """Whether nothing depends on these very weights, so that a fused kernel may make the output beside them."""
+    def only_read(self) -> bool:
+        """Whether nothing depends on these weights, so the output can be computed separately by a fused kernel."""
         return self.edit is None and self.wanted == "read" and torch.is_grad_enabled()
 
 
@@ -57,17 +57,17 @@ def attend(
     salience: Watch | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention written out, so that its weights can be read, edited and differentiated."""
+    """Softmax attention computed step by step, so that its weights can be read, edited and differentiated."""
     for name in ("s_aux", "position_bias"):
         if others.get(name) is not None:
-            raise UnsupportedModel(f"attention with {name} is not supported: what it adds would be lost")
+            raise UnsupportedModel(f"attention with {name} is not supported")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     mask = None if attention_mask is None else attention_mask[..., : key.shape[-2]]
-    # The query is scaled, not the scores: a text has far fewer queries than pairs of positions.
+    # Scaling the query is cheaper than scaling the scores, of which there is one per pair of positions.
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if salience is not None and salience.beside and softcap is None:
+    if salience is not None and salience.only_read and softcap is None:
         with torch.no_grad():
             weights = salience(_weights(query, key, mask))
         output = nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=1.0)
@@ -93,13 +93,18 @@ AttentionMaskInterface.register(KERNEL, eager_mask)
 
 
 def follows_interface(module: PreTrainedModel) -> bool:
-    """Whether the model asks the AttentionInterface for its kernel (DeBERTa-v2 and XLNet, for example, do not)."""
+    """Whether the model uses the AttentionInterface (DeBERTa-v2 and XLNet, for example, do not)."""
     return bool(module._can_set_attn_implementation())  # pyright: ignore[reportPrivateUsage]
 
 
+def calls_sdpa(module: PreTrainedModel) -> bool:
+    """Whether the model's attention is torch's scaled_dot_product_attention."""
+    return follows_interface(module) and module.config._attn_implementation == "sdpa"  # pyright: ignore[reportPrivateUsage]
+
+
 @contextmanager
-def written_out(module: PreTrainedModel) -> Generator[None]:
-    """The model with our kernel in place of SDPA or flash attention, for the calls inside."""
+def eager_attention(module: PreTrainedModel) -> Generator[None]:
+    """Use the step-by-step kernel instead of SDPA or flash attention inside the block."""
     before: Any = module.config._attn_implementation  # pyright: ignore[reportPrivateUsage]
     try:
         module.set_attn_implementation(KERNEL)

@@ -1,49 +1,50 @@
-"""Temporary hooks: embeddings replaced, hidden states read and edited. All are gone when the block ends."""
+"""Temporary hooks that replace embeddings and read or edit hidden states. All are removed when the block ends."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from salience.core.types import Edit, Site, Start
 from salience.errors import UnsupportedModel
-from salience.types import Edit
 
 
 @contextmanager
 def replaced_embeddings(module: PreTrainedModel, embeddings: Tensor) -> Generator[None]:
-    """The word embedding layer returns ``embeddings``; that it is asked exactly once is checked.
+    """Make the word embedding layer return ``embeddings``, and check that it is called exactly once.
 
-    ``inputs_embeds`` would not do: padded GPT-2 and Llama classifiers then pool the wrong token.
+    ``inputs_embeds`` is not an option: padded GPT-2 and Llama classifiers would pool the wrong token.
     """
-    asked: list[Tensor] = []
+    calls: list[Tensor] = []
 
     def replace(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-        asked.append(embeddings.clone())  # a copy: CTRL scales what it gets in place
-        if len(asked) > 1 or output.shape != embeddings.shape:
-            raise UnsupportedModel(_elsewhere(module, f"{len(asked)} times, last for {output.shape[-2]} tokens"))
-        return asked[0]
+        calls.append(embeddings.clone())  # a copy: CTRL scales its input in place
+        if len(calls) > 1 or output.shape != embeddings.shape:
+            raise UnsupportedModel(_not_once(module, f"{len(calls)} times, last for {output.shape[-2]} tokens"))
+        return calls[0]
 
     handle = module.get_input_embeddings().register_forward_hook(replace)
     try:
         yield
     finally:
         handle.remove()
-    if not asked:
-        raise UnsupportedModel(_elsewhere(module, "at another place"))
+    if not calls:
+        raise UnsupportedModel(_not_once(module, "elsewhere"))
 
 
-def _elsewhere(module: PreTrainedModel, how: str) -> str:
+def _not_once(module: PreTrainedModel, how: str) -> str:
     return (
-        f"{type(module).__name__} reads its word embeddings {how}, not once for the tokens of the text: what is "
-        "replaced there would not be what the model sees"
+        f"{type(module).__name__} reads its word embeddings {how}, not once for the tokens of the text, so they cannot "
+        "be replaced"
     )
 
 
 def blocks(module: PreTrainedModel) -> nn.ModuleList:
-    """The transformer's blocks: the outermost module list of the trunk. ALBERT calls its one block many times."""
+    """Return the transformer's blocks: the outermost module list of the trunk. ALBERT calls its one block often."""
     for child in module.base_model.modules():
         if isinstance(child, nn.ModuleList) and len(child):
             return child
@@ -52,11 +53,11 @@ def blocks(module: PreTrainedModel) -> nn.ModuleList:
 
 @contextmanager
 def hidden_states(module: PreTrainedModel, edit: Edit | None) -> Generator[list[Tensor]]:
-    """Collects what enters the first block and leaves each one, after the edit if there is one."""
+    """Collect the input of the first block and the output of every block, after the edit if there is one."""
     seen: list[Tensor] = []
 
     def keep(hidden: Tensor) -> Tensor:
-        hidden = hidden if edit is None else edit(len(seen), hidden)
+        hidden = hidden if edit is None else edit(Site(len(seen)), hidden)
         seen.append(hidden)
         return hidden
 
@@ -68,8 +69,8 @@ def hidden_states(module: PreTrainedModel, edit: Edit | None) -> Generator[list[
         return args, {**kwargs, "hidden_states": keep(kwargs["hidden_states"])}
 
     def leaving(_: nn.Module, __: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (keep(output[0]), *output[1:])
+        if isinstance(output, tuple | list):  # a list: OpenAI's GPT
+            return type(output)((keep(output[0]), *output[1:]))
         return keep(output)
 
     parts = list(blocks(module))
@@ -84,7 +85,7 @@ def hidden_states(module: PreTrainedModel, edit: Edit | None) -> Generator[list[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A block with what it was called with."""
+    """A block with its arguments."""
 
     block: nn.Module
     args: tuple[Any, ...]
@@ -93,7 +94,7 @@ class Call:
 
 @contextmanager
 def block_calls(module: PreTrainedModel) -> Generator[list[Call]]:
-    """Collects every call of a block, in order."""
+    """Collect every call of a block, in order."""
     seen: list[Call] = []
 
     def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -109,7 +110,7 @@ def block_calls(module: PreTrainedModel) -> Generator[list[Call]]:
 
 @contextmanager
 def no_hooks_left(module: nn.Module) -> Generator[None]:
-    """Removes the hooks that transformers itself installs, and keeps, when asked for attentions."""
+    """Remove the hooks that transformers installs, and does not remove, when attentions are requested."""
     before = {m: set(m._forward_hooks) for m in module.modules()}  # pyright: ignore[reportPrivateUsage]
     marks = {m: dict(vars(m)) for m in module.modules() if isinstance(m, PreTrainedModel)}
     flag = "_output_capturing_hooks_installed"
@@ -122,3 +123,27 @@ def no_hooks_left(module: nn.Module) -> Generator[None]:
         for m, attributes in marks.items():
             if flag not in attributes and flag in vars(m):
                 delattr(m, flag)
+
+
+def with_part(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
+    """Return a copy with one part replaced; only the modules on the path to it are copied, and no weights."""
+    first, _, rest = path.partition(".")
+    clone = copy(module)
+    parts = dict(module.named_children())
+    vars(clone)["_modules"] = parts | {first: with_part(parts[first], rest, part) if rest else part}
+    return clone
+
+
+def starting_from(module: PreTrainedModel, start: Start) -> nn.Module:
+    """Return a copy whose blocks up to ``start.layer`` return the given states instead of running."""
+    own = blocks(module)
+    path = next(path for path, part in module.named_modules() if part is own)
+    skipped = [_returning(block, start.hidden) for block in own[: start.layer]]
+    return with_part(module, path, nn.ModuleList([*skipped, *own[start.layer :]]))
+
+
+def _returning(block: nn.Module, hidden: Tensor) -> nn.Module:
+    """A copy of a block, with all its attributes, that returns ``hidden`` in the form that the block does."""
+    clone: Any = copy(block)
+    clone.forward = lambda *_, **__: hidden
+    return clone

@@ -1,4 +1,4 @@
-"""From a name or folder to a model: safely, and with errors that name the remedy."""
+"""Loading models by name or folder, safely, with helpful errors."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +10,15 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils.hub import cached_file
 
 from salience.errors import BadModel, choose
+from salience.models.files import check_kernel, check_shards, reporting
 from salience.models.huggingface.adapter import HuggingFace
 from salience.models.huggingface.head import quiet
 
@@ -22,7 +26,7 @@ TASKS = {"classify": AutoModelForSequenceClassification, "generate": AutoModelFo
 
 
 def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None) -> HuggingFace:
-    """Explain a model that is already loaded. The model is left exactly as it is."""
+    """Wrap a model that is already loaded. The model itself is not changed."""
     return HuggingFace(model, tokenizer, name or model.config.name_or_path or type(model).__name__)
 
 
@@ -37,18 +41,15 @@ def load(
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
 ) -> HuggingFace:
-    """Load a classifier or causal language model and its tokenizer by hub name or folder, and call it ``name``."""
-    _check_folder(str(source))
+    """Load a classifier or causal language model and its tokenizer by hub name or folder."""
     safe = {"revision": revision, "trust_remote_code": trust_remote_code}
-    try:
+    with reporting(source):
+        _check_files(source, safe)
         config = AutoConfig.from_pretrained(source, **safe)
         tokenizer = _tokenizer(source, safe)
         loader = TASKS[choose(task or _task(config, source), TASKS, "task")]
-        module = _module(loader, source, safe, dtype, allow_pickle)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise BadModel(_reason(str(source), error)) from error
-    placed: Any = module.eval()
-    return HuggingFace(placed.to(device or "cpu"), tokenizer, name or str(source))
+        moved: Any = _module(loader, source, safe, dtype, allow_pickle).eval()
+        return HuggingFace(moved.to(device or "cpu"), tokenizer, name or str(source))
 
 
 def load_to_train(
@@ -63,10 +64,10 @@ def load_to_train(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> HuggingFace:
-    """A pretrained encoder or decoder as a classifier of ``labels``; its new head is drawn by ``seed``."""
-    _check_folder(str(source))
+    """Load a pretrained encoder or decoder as a classifier of ``labels``, with a new head initialised by ``seed``."""
     safe = {"revision": revision, "trust_remote_code": trust_remote_code}
-    try:
+    with reporting(source):
+        _check_files(source, safe)
         tokenizer = _tokenizer(source, safe)
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -81,25 +82,26 @@ def load_to_train(
                 dtype=dtype,
                 **safe,
             )
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise BadModel(_reason(str(source), error)) from error
-    if module.config.get_text_config().pad_token_id is None:
-        module.config.pad_token_id = tokenizer.pad_token_id
-    placed: Any = module.eval()
-    return HuggingFace(placed.to(device or "cpu"), tokenizer, name or str(source))
+        if module.config.get_text_config().pad_token_id is None:
+            module.config.pad_token_id = tokenizer.pad_token_id
+        moved: Any = module.eval()
+        return HuggingFace(moved.to(device or "cpu"), tokenizer, name or str(source))
 
 
-def _check_folder(source: str) -> None:
-    """What is plainly a folder must be one that holds a model; a hub name has at most one slash."""
-    path = Path(source)
-    if path.is_dir() and not (path / "config.json").exists():
-        raise BadModel(f"{path} holds no model: config.json is missing. Give a folder that save_pretrained wrote.")
-    if not path.exists() and (path.is_absolute() or len(path.parts) > 2 or source.startswith(".")):
-        raise BadModel(f"there is no folder {source!r}")
+def _check_files(source: str | Path, safe: dict[str, Any]) -> None:
+    """Raise if loading would run code or read files that were not asked for; local folders and hub models alike."""
+    if not safe["trust_remote_code"]:
+        raw: Any = PreTrainedConfig.get_config_dict(source, revision=safe["revision"])[0]
+        check_kernel(raw, source)
+    index = cached_file(
+        source, SAFE_WEIGHTS_INDEX_NAME, revision=safe["revision"], _raise_exceptions_for_missing_entries=False
+    )
+    if index is not None:
+        check_shards(Path(index))
 
 
 def _task(config: Any, name: str | Path) -> str:
-    """What the checkpoint's own head is for."""
+    """Return the task of the checkpoint's own head."""
     heads = " ".join(config.architectures or ())
     if "ForSequenceClassification" in heads:
         return "classify"
@@ -107,29 +109,30 @@ def _task(config: Any, name: str | Path) -> str:
         return "generate"
     raise BadModel(
         f"{name} has no classification or causal language model head (it holds {heads or 'no named architecture'}). "
-        "Fine-tune it first, or give task='classify' or task='generate' if you are sure."
+        "Fine-tune it first, or pass task='classify' or task='generate' if you are sure."
     )
 
 
 def _tokenizer(name: str | Path, safe: dict[str, Any]) -> PreTrainedTokenizerBase:
-    cause: Exception | None = None
+    cause: BaseException | None = None
     try:
-        found = AutoTokenizer.from_pretrained(name, use_fast=True, **safe)
-        # Where there are no files, transformers makes a tokenizer that knows its special tokens and nothing else.
-        if len(found) > len(found.all_special_tokens):
-            return found
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        if "trust_remote_code" in str(error):
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, **safe)
+        # Without tokenizer files, transformers creates a tokenizer that has only special tokens.
+        if len(tokenizer) > len(tokenizer.all_special_tokens):
+            return tokenizer
+    except BaseException as error:  # a damaged tokenizer.json makes the tokenizers library panic
+        known = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+        if not known or "trust_remote_code" in str(error):
             raise
         cause = error
     raise BadModel(
-        f"{name} holds no tokenizer that can be loaded. Save it next to the weights with "
+        f"{name} has no tokenizer that can be loaded. Save it next to the weights with "
         "tokenizer.save_pretrained(folder), or load both yourself and call salience.wrap(model, tokenizer)."
     ) from cause
 
 
 def _module(loader: Any, name: str | Path, safe: dict[str, Any], dtype: str, allow_pickle: bool) -> PreTrainedModel:
-    with quiet():  # a bundled LM head is no cause for a warning; missing heads are checked below
+    with quiet():  # no warning about an unused LM head; missing heads are checked below
         module, report = loader.from_pretrained(
             name,
             dtype=dtype,
@@ -140,20 +143,6 @@ def _module(loader: Any, name: str | Path, safe: dict[str, Any], dtype: str, all
     if missing := sorted(report["missing_keys"]):
         raise BadModel(
             f"the weights of {name} lack {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}: "
-            "that part of the model would be random. Fine-tune and save it first."
+            "these would be initialised at random. Fine-tune and save the model first."
         )
     return module
-
-
-def _reason(name: str, error: Exception) -> str:
-    said = " ".join(str(error).split())
-    if "trust_remote_code" in said:
-        return f"{name} wants to run code of its own. If you trust it, allow it with trust_remote_code=True."
-    if "safetensors" in said:
-        return (
-            f"{name} has no safetensors weights. Pickle files can run code when they are opened: allow them with "
-            "allow_pickle=True only if you trust their source, or convert them once with save_pretrained."
-        )
-    if not Path(name).exists() and ("connect" in said or "offline" in said or "not a valid model" in said):
-        return f"there is no folder {name!r}, and the model hub could not be reached or does not have it."
-    return f"{name} cannot be loaded: {said[:300]}"

@@ -1,0 +1,202 @@
+"""Are there very different attention weights with the same prediction? (Jain & Wallace 2019, section 4.2.2)"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from salience.audits.finding import Finding, Measure, by_share
+from salience.audits.study import Study
+from salience.audits.weights import SAME_OUTPUT, TINY, Attended, jensen_shannon, kept_mass, total_variation
+from salience.core.passes import exclusive
+from salience.core.randomness import by_token
+from salience.core.rows import in_order
+from salience.core.types import Batch, Site, on_scale
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How adversarial attention is searched for; the defaults are those of the paper's code."""
+
+    restarts: int = 5
+    steps: int = 500
+    rate: float = 0.01
+    spread: float = 3.0
+    """Standard deviation of the initial logits."""
+    allowed: float = 0.01
+    """The change of the output that costs nothing."""
+    penalty: float = 500.0
+    """The cost of every further change."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adversary:
+    """For each text, the largest distance reached with an output that changed by at most ε, and that change.
+
+    Both are 0 where no candidate kept the output. ``weights`` is the attention that was found, averaged over heads.
+    """
+
+    distance: Float[Tensor, " b"]
+    change: Float[Tensor, " b"]
+    weights: Float[Tensor, "b t"]
+
+
+def adversarial(
+    attended: Attended,
+    *,
+    epsilon: float = SAME_OUTPUT,
+    search: Search = Search(),  # noqa: B008
+    seed: int = 0,
+) -> Adversary:
+    """Search for attention that is far from the model's own with (nearly) the same output.
+
+    max JSD(ã, a) subject to TVD(ŷ(ã), ŷ) ≤ ε. Several candidates per text are optimised together and kept apart by
+    their own distances: min −JSD(ã_k, a) + penalty · max(0, TVD − allowed) − mean_{j≠k} JSD(ã_k, ã_j).
+    """
+    batch = attended.batch
+
+    def work(texts: list[int]) -> Tensor:
+        return _Candidates.of(attended, texts, search, seed).optimised(epsilon, batch.width)
+
+    costs = (batch.mask.sum(1) * search.restarts).tolist()
+    result = in_order(len(batch), attended.model.executor.run(costs, work))
+    return Adversary(result[:, 0], result[:, 1], result[:, 2:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidates:
+    """The candidates of a few texts, all of them rows of one pass: k candidates of text 0, then of text 1."""
+
+    attended: Attended
+    search: Search
+    text: Tensor
+    batch: Batch
+    own: Float[Tensor, "r h q t"]
+    """The model's own attention, over the tokens of the text."""
+    where: Bool[Tensor, "r 1 q t"]
+    read: Float[Tensor, "r q"]
+    initial: Float[Tensor, "r h q t"]
+
+    @classmethod
+    def of(cls, attended: Attended, texts: list[int], search: Search, seed: int) -> "_Candidates":
+        k = search.restarts
+        chosen = torch.tensor(texts, device=attended.batch.ids.device)
+        text = chosen.repeat_interleave(k)
+        width = int(attended.batch.mask[chosen].sum(1).max())
+        batch = attended.batch.take(text).cut(slice(width))
+        read, where, a = _used_queries(attended, chosen, width)
+        own = (a * where).repeat_interleave(k, 0)
+        own = own / own.sum(-1, keepdim=True).clamp_min(TINY)
+        shape = a.shape[1:]
+        few = attended.batch.take(chosen)
+        noise = by_token(few, seed, lambda n, g: torch.randn(n, k, *shape[:2], generator=g))
+        initial = search.spread * noise[:, :width].permute(0, 2, 3, 4, 1).flatten(0, 1)
+        return cls(
+            attended, search, text, batch, own, where.repeat_interleave(k, 0), read.repeat_interleave(k, 0), initial
+        )
+
+    def optimised(self, epsilon: float, width: int) -> Float[Tensor, "n w"]:
+        """Run the search; returns distance, change and attention of the best candidate of each text."""
+        model = self.attended.model
+        with exclusive(model), torch.enable_grad():
+            z = self.initial.clone().requires_grad_()
+            optimiser = torch.optim.Adam([z], lr=self.search.rate, amsgrad=True)
+            for _ in range(self.search.steps):
+                optimiser.zero_grad()
+                (z.grad,) = torch.autograd.grad(self._loss(z), [z])
+                optimiser.step()
+        with exclusive(model), torch.no_grad():
+            return self._best(z, epsilon, width)
+
+    def _distribution(self, z: Tensor) -> Float[Tensor, "r h q t"]:
+        return z.masked_fill(~self.where, -torch.inf).softmax(-1).nan_to_num()
+
+    def _loss(self, z: Tensor) -> Tensor:
+        a = self._distribution(z)
+        excess = (self._change(a) - self.search.allowed).relu()
+        return (self.search.penalty * excess - self._distance(a, self.own) - self._diversity(a)).sum()
+
+    def _change(self, a: Tensor) -> Float[Tensor, " r"]:
+        """TVD between the output with these weights and the model's own."""
+        attended = self.attended
+
+        def edit(site: Site, live: Tensor) -> Tensor:
+            if site.layer != attended.layer:
+                return live
+            where = self.where.expand(-1, -1, live.shape[2], -1)
+            return attended.changed(live, lambda own: kept_mass(own, a.to(own.dtype), where))
+
+        start = None if attended.start is None else attended.start.take(self.text, self.batch.width)
+        logits = attended.model(self.batch, edit_attention=edit, start=start).logits
+        return total_variation(on_scale(logits, "probability", attended.model.link), attended.probabilities[self.text])
+
+    def _distance(self, a: Tensor, b: Tensor) -> Float[Tensor, "*r"]:
+        """JSD, averaged over heads and over the queries that are read."""
+        return (jensen_shannon(a, b).mean(-2) * self.read).sum(-1)
+
+    def _diversity(self, a: Tensor) -> Float[Tensor, " r"]:
+        k = self.search.restarts
+        if k == 1:
+            return a.new_zeros(len(a))
+        each = a.unflatten(0, (-1, k))
+        read = self.read.unflatten(0, (-1, k))[:, :, None]
+        pairs = (jensen_shannon(each[:, :, None], each[:, None]).mean(-2) * read).sum(-1)
+        return (pairs.sum(2) / (k - 1)).flatten()
+
+    def _best(self, z: Tensor, epsilon: float, width: int) -> Float[Tensor, "n w"]:
+        a, k = self._distribution(z), self.search.restarts
+        distance, change = self._distance(a, self.own), self._change(a)
+        reached = torch.where(change <= epsilon, distance, 0.0).unflatten(0, (-1, k))
+        best = reached.argmax(1) + torch.arange(len(reached), device=a.device) * k
+        kept = (change <= epsilon)[best]
+        weights = torch.einsum("rq,rqt->rt", self.read[best], a[best].mean(1))
+        columns = [distance[best] * kept, change[best] * kept]
+        return torch.cat([torch.stack(columns, 1), torch.nn.functional.pad(weights, (0, width - weights.shape[1]))], 1)
+
+
+def _used_queries(
+    attended: Attended, texts: Tensor, width: int
+) -> tuple[Float[Tensor, "b q"], Bool[Tensor, "b 1 q t"], Float[Tensor, "b h q t"]]:
+    """The queries that the prediction uses, with their visible tokens and weights.
+
+    If each text uses a single query, only that one is kept: it stands for all, since the others are not read.
+    """
+    read, visible = attended.read[texts, :width], attended.visible[texts, :width, :width]
+    a = attended.weights[texts][:, attended.heads, :width, :width]
+    if bool((read.amax(1) > 1 - 1e-6).all()):
+        at, rows = read.argmax(1), torch.arange(len(texts), device=read.device)
+        return torch.ones_like(read[:, :1]), visible[rows, at][:, None, None], a[rows, :, at][:, :, None]
+    return read, visible[:, None], a
+
+
+FAR = 0.4
+"""The distance (JSD, at most ln 2 = 0.69) beyond which two attention distributions count as different."""
+
+
+def adversary(study: Study, *, search: Search = Search()) -> Finding:  # noqa: B008
+    """Are there very different attention weights with the same prediction?"""
+
+    def test(attended: Attended) -> dict[str, Tensor]:
+        result = adversarial(attended, search=search, seed=study.seed)
+        largest = attended.distribution.amax(1)
+        # A text of one token has one distribution only.
+        undefined = torch.where(attended.lengths < 2, torch.nan, 0.0)
+        return {"distance": result.distance + undefined, "change": result.change + undefined, "largest": largest}
+
+    values = study.each(test)
+    far = Measure.share("texts with a far adversary", values["distance"] > FAR, values["distance"])
+    distance = Measure.of("distance reached (JSD)", values["distance"])
+    rest = (Measure.of("change of the output (TVD)", values["change"]),)
+    return Finding(
+        test="adversary",
+        question="Are there very different attention weights with the same prediction?",
+        measures=(far, distance, *rest, Measure.of("largest attention weight", values["largest"])),
+        expected=f"no attention further away than {FAR:g} keeps the output, in most texts",
+        verdict=by_share(far.estimate, more_is_explanation=False),
+        answer=(
+            f"In {far.percent} of the texts, attention at a distance (JSD) of more than {FAR:g} gives the same output "
+            f"(within {SAME_OUTPUT:g}); the mean distance reached is {distance.estimate}, and ln 2 = 0.693 is the most."
+        ),
+        source="Jain & Wallace 2019, arXiv:1902.10186, section 4.2.2",
+    )

@@ -1,0 +1,30 @@
+"""Is attention as faithful as saliency methods? (Bastings & Filippova 2020)"""
+
+import numpy as np
+
+from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.study import Study
+from salience.evaluation.evaluator import evaluate
+from salience.methods import CONTROLS
+
+METRIC = "comprehensiveness"
+
+
+def comparison(study: Study) -> Finding:
+    """Is attention as faithful as saliency methods?"""
+    evaluation = evaluate(study.model, study.examples, metrics=(METRIC,), report=study.report, seed=study.seed)
+    values = {name: np.array(evaluation.cells[name, METRIC].values) for name in evaluation.methods}
+    others = [name for name in evaluation.real if name != "attention"]
+    best = max(others, key=lambda name: evaluation.cells[name, METRIC].estimate.mean)
+    lead = Measure.of(f"{METRIC}, attention − {best}", values["attention"] - values[best])
+    each = [Measure.of(f"{METRIC}, {name}", values[name]) for name in ("attention", *others, *CONTROLS)]
+    listed = ", ".join(f"{m.name.removeprefix(METRIC + ', ')} {m.estimate.mean:.3f}" for m in each)
+    return Finding(
+        test="comparison",
+        question="Is attention as faithful as saliency methods?",
+        measures=(lead, *each),
+        expected="erasing the tokens with most attention changes the output as much as with the best method",
+        verdict=by_difference(lead.estimate, more_is_explanation=True),
+        answer=f"Mean {METRIC}: {listed}.",
+        source="Bastings & Filippova 2020, arXiv:2010.05607; DeYoung et al. 2020, arXiv:1911.03429 (the metric)",
+    )

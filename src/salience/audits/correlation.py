@@ -1,0 +1,113 @@
+"""Does attention agree with gradients and leave-one-out? (Jain & Wallace 2019, section 4.1)"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.stats import kendalltau
+from torch import Tensor
+
+from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.study import Study
+from salience.audits.weights import Attended
+from salience.core.passes import Needs, differentiate
+from salience.core.rows import Erased, read_erased
+from salience.core.types import Targets
+
+PAIRS = ("attention, gradient", "attention, leave-one-out", "gradient, leave-one-out")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Correlations:
+    """Kendall's τ and its p-value for each of ``PAIRS`` and each text; NaN where a side is constant."""
+
+    tau: Float[Tensor, "3 b"]
+    p: Float[Tensor, "3 b"]
+
+
+def correlated(attended: Attended) -> Correlations:
+    """Kendall's τ between attention, |∂ŷ/∂e_i · e_i| with attention held constant, and |ŷ − ŷ without token i|.
+
+    ŷ is the probability of the predicted label. Tokens are left out by deletion.
+
+    Paper: Jain & Wallace 2019, arXiv:1902.10186, section 4.1 and algorithm 1
+    """
+    p = attended.probabilities
+    target = Targets(p.argmax(1), None, "probability", attended.model.link, value=p.amax(1))
+    rankings = [attended.distribution, _gradient(attended, target), _leave_one_out(attended, target)]
+    tests = [
+        [_kendall(*(r[text][own].cpu().numpy() for r in pair)) for text, own in enumerate(attended.batch.content)]
+        for pair in ((rankings[0], rankings[1]), (rankings[0], rankings[2]), (rankings[1], rankings[2]))
+    ]
+    tau, p_values = torch.tensor(tests, dtype=torch.float64).unbind(-1)
+    return Correlations(tau, p_values)
+
+
+def _gradient(attended: Attended, target: Targets) -> Float[Tensor, "b t"]:
+    result = differentiate(
+        attended.model, attended.batch, target, needs=Needs.GRADIENT, edit_attention=lambda _, a: a.detach()
+    )
+    assert result.gradient is not None
+    return (result.gradient * result.output.embeddings).sum(-1).abs()
+
+
+def _leave_one_out(attended: Attended, target: Targets) -> Float[Tensor, "b t"]:
+    batch = attended.batch
+    text, token = (batch.content & (attended.lengths > 1)[:, None]).nonzero(as_tuple=True)
+    differences = attended.probabilities.new_zeros(batch.ids.shape)
+    if not len(text):
+        return differences
+    where = torch.nn.functional.one_hot(token, batch.width).bool()
+    without = read_erased(
+        attended.model, batch, Erased(text, where), "delete", lambda logits, texts: target.take(texts)(logits)
+    )
+    assert target.value is not None
+    differences[text, token] = (target.value[text] - without).abs()
+    return differences
+
+
+def _kendall(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return np.nan, np.nan
+    result: Any = kendalltau(x, y)
+    return float(result.statistic), float(result.pvalue)
+
+
+def correlation(study: Study) -> Finding:
+    """Does attention agree with gradients and leave-one-out?"""
+
+    def test(attended: Attended) -> dict[str, Tensor]:
+        result = correlated(attended)
+        columns = {f"tau {pair}": tau for pair, tau in zip(PAIRS, result.tau, strict=True)}
+        return columns | {f"p {pair}": p for pair, p in zip(PAIRS, result.p, strict=True)}
+
+    values = study.each(test)
+    taus = {pair: values[f"tau {pair}"] for pair in PAIRS}
+    lead = Measure.of(
+        "τ(attention, leave-one-out) − τ(gradient, leave-one-out)",
+        taus["attention, leave-one-out"] - taus["gradient, leave-one-out"],
+    )
+    measures = {pair: Measure.of(f"τ({pair})", tau) for pair, tau in taus.items()}
+    significant = [
+        Measure.share(f"τ({pair}) significant (p < 0.05)", values[f"p {pair}"] < 0.05, values[f"p {pair}"])
+        for pair in PAIRS
+    ]
+    each = "; ".join(
+        f"τ({pair}) = {m.estimate}, significant in {share.percent}"
+        for (pair, m), share in zip(measures.items(), significant, strict=True)
+    )
+    return Finding(
+        test="correlation",
+        question="Does attention agree with gradients and leave-one-out?",
+        measures=(lead, *measures.values(), *significant),
+        expected="attention agrees with leave-one-out as well as the gradient does",
+        verdict=by_difference(lead.estimate, more_is_explanation=True),
+        answer=f"{each}.",
+        source="Jain & Wallace 2019, arXiv:1902.10186, section 4.1",
+        by_label={
+            label: {pair: float(np.nanmean(tau[own])) for pair, tau in taus.items() if not np.isnan(tau[own]).all()}
+            for label, own in study.by_label(values).items()
+        },
+    )

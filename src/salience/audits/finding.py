@@ -1,0 +1,78 @@
+"""The result of one test: a question, numbers per text, and what they say about attention."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from salience.core.stats import Estimate, estimate, share
+
+Verdict = Literal["explanation", "no explanation", "unclear"]
+"""Whether a number is what it would be if attention were an explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number per text, with its mean and interval. NaN marks a text for which it is undefined."""
+
+    name: str
+    estimate: Estimate
+    values: tuple[float, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, values: ArrayLike) -> "Measure":
+        numbers = np.asarray(values, dtype=float)
+        return cls(name, estimate(numbers), tuple(numbers.tolist()))
+
+    @classmethod
+    def share(cls, name: str, marks: ArrayLike, defined: ArrayLike | None = None) -> "Measure":
+        """The share of texts with a mark, among those whose ``defined`` value is not NaN."""
+        numbers = np.asarray(marks, dtype=float)
+        numbers = numbers if defined is None else np.where(np.isnan(defined), np.nan, numbers)
+        return cls(name, share(numbers), tuple(numbers.tolist()))
+
+    @property
+    def percent(self) -> str:
+        """A share as a percentage, with its interval."""
+        e = self.estimate
+        if np.isnan(e.mean):
+            return "none"
+        return f"{e.mean:.0%}" if np.isnan(e.low) else f"{e.mean:.0%} [{e.low:.0%}, {e.high:.0%}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The answer of one test. The first measure is the one that the verdict rests on."""
+
+    test: str
+    question: str
+    measures: tuple[Measure, ...]
+    expected: str
+    """What would be the case if attention were an explanation."""
+    verdict: Verdict
+    answer: str
+    """The numbers in words."""
+    source: str
+    by_label: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Means of some measures for the texts of each predicted label."""
+
+    def measure(self, name: str) -> Measure:
+        return next(m for m in self.measures if m.name == name)
+
+
+def by_share(share: Estimate, *, more_is_explanation: bool) -> Verdict:
+    """Whether most texts behave as they would if attention were an explanation; unclear if the interval holds ½."""
+    return _verdict(share.low > 0.5, share.high < 0.5, more_is_explanation)
+
+
+def by_difference(difference: Estimate, *, more_is_explanation: bool) -> Verdict:
+    """Whether attention does as well as what it is compared with; unclear if the interval holds 0."""
+    return _verdict(difference.low > 0, difference.high < 0, more_is_explanation)
+
+
+def _verdict(above: bool, below: bool, more_is_explanation: bool) -> Verdict:
+    if not above and not below:
+        return "unclear"
+    return "explanation" if above == more_is_explanation else "no explanation"

@@ -1,0 +1,310 @@
+"""The two kinds of pass that all methods use: forward, and forward with backward.
+
+Both run the model in evaluation mode with frozen parameters, and restore its state afterwards.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from inspect import Parameter, signature
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from salience.core.target import Target
+from salience.core.types import Attribution, Batch, Edit, Model, Output, Prefix, SharesPrefix, Start, Targets, Weights
+from salience.errors import BadInput, BadModel
+
+AnyOutput = TypeVar("AnyOutput", Output, Prefix)
+
+
+class Needs(Flag):
+    """What a one-pass method needs."""
+
+    NOTHING = 0
+    GRADIENT = auto()
+    """df/d embeddings."""
+    HIDDEN_STATES = auto()
+    """Every layer's hidden states."""
+    HIDDEN = auto()
+    """The hidden states and df/d hidden."""
+    ATTENTION = auto()
+    """Every layer's attention weights."""
+    ATTENTION_GRADIENT = auto()
+    """The weights and df/d weights."""
+    WRITTEN_OUT = auto()
+    """Attention computed step by step, not by a fused kernel."""
+    FOLLOWED = auto()
+    """Attention by torch functions that rules can replace, such as scaled_dot_product_attention."""
+
+
+_BACKWARD = Needs.GRADIENT | Needs.HIDDEN | Needs.ATTENTION_GRADIENT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """One forward and, where gradients are needed, one backward pass over a batch.
+
+    ``gradient`` is df/d embeddings; ``hidden_gradient[l]`` and ``attention_gradient[l]`` match the tuples of Output.
+    What was not requested is empty.
+    """
+
+    model: Model
+    batch: Batch
+    target: Targets
+    output: Output
+    gradient: Tensor | None = None
+    hidden_gradient: tuple[Tensor, ...] = ()
+    attention_gradient: tuple[Tensor, ...] = ()
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Generator[None]:
+    """Set evaluation mode and freeze all parameters; every flag is restored, even after an exception."""
+    training = [m for m in module.modules() if m.training]
+    learning = [p for p in module.parameters() if p.requires_grad]
+    try:
+        for m in training:
+            m.training = False
+        for p in learning:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for m in training:
+            m.training = True
+        for p in learning:
+            p.requires_grad_(True)
+
+
+@contextmanager
+def exclusive(model: Model | SharesPrefix) -> Generator[None]:
+    """Freeze the model and lock it for this thread, since hooks and flags are shared by all users of the module."""
+    with model.executor.lock, frozen(model.module):
+        yield
+
+
+def forward(
+    model: Model,
+    batch: Batch,
+    *,
+    embeddings: Tensor | None = None,
+    edit_attention: Edit | None = None,
+    edit_hidden: Edit | None = None,
+    hidden: bool = False,
+    attention: Weights | None = None,
+    start: Start | None = None,
+) -> Output:
+    """Run a forward pass without a graph."""
+    with exclusive(model), torch.no_grad():
+        output = model(
+            batch,
+            embeddings=embeddings,
+            edit_attention=edit_attention,
+            edit_hidden=edit_hidden,
+            hidden=hidden,
+            attention=attention,
+            start=start,
+        )
+    return _finite(output, model)
+
+
+def remember(model: SharesPrefix, batch: Batch) -> Prefix:
+    """Run a forward pass without a graph that keeps the state for :func:`resume`."""
+    with exclusive(model), torch.no_grad():
+        return _finite(model.prefix(batch), model)
+
+
+def resume(
+    model: SharesPrefix, prefix: Prefix, texts: Tensor, starts: Tensor, rest: Batch, *, embeddings: Tensor | None = None
+) -> Output:
+    """Run a forward pass without a graph over ``rest`` only, after the first ``starts`` tokens of ``texts``."""
+    with exclusive(model), torch.no_grad():
+        return _finite(model.resume(prefix, texts, starts, rest, embeddings), model)
+
+
+def observe(
+    model: Model,
+    batch: Batch,
+    target: Targets | Sequence[Target],
+    needs: Needs,
+    *,
+    embeddings: Tensor | None = None,
+    edit_attention: Edit | None = None,
+    edit_hidden: Edit | None = None,
+) -> Pass:
+    """Run the cheapest pass that provides what is needed: no backward pass if no gradient is needed.
+
+    An unresolved target is resolved from this pass, so the prediction needs no pass of its own.
+    """
+    edits: dict[str, Any] = {"edit_attention": edit_attention, "edit_hidden": edit_hidden}
+    if needs & _BACKWARD:
+        return differentiate(model, batch, target, needs=needs, embeddings=embeddings, **edits)
+    hidden = Needs.HIDDEN_STATES in needs
+    output = forward(model, batch, embeddings=embeddings, hidden=hidden, attention=_weights(needs), **edits)
+    return Pass(model, batch, _resolved(model, target, output), output)
+
+
+def differentiate(
+    model: Model,
+    batch: Batch,
+    target: Targets | Sequence[Target],
+    *,
+    needs: Needs = Needs.GRADIENT,
+    embeddings: Tensor | None = None,
+    edit_attention: Edit | None = None,
+    edit_hidden: Edit | None = None,
+    within: AbstractContextManager[object] | None = None,
+) -> Pass:
+    """Run a forward pass, and a backward pass from the explained number to everything that is needed.
+
+    The model, but not the selection of the explained number, runs inside the context ``within``. Propagation rules use
+    this to replace the model's own derivatives.
+    """
+    with exclusive(model), torch.enable_grad():
+        start = model.embed(batch) if embeddings is None else embeddings
+        leaf = start.detach().requires_grad_()
+        with within or nullcontext():
+            output = model(
+                batch,
+                embeddings=leaf,
+                edit_attention=edit_attention,
+                edit_hidden=edit_hidden,
+                hidden=bool(needs & (Needs.HIDDEN | Needs.HIDDEN_STATES)),
+                attention=_weights(needs),
+            )
+        resolved = _resolved(model, target, _finite(output, model))
+        wanted = {
+            "gradient": (leaf,) if Needs.GRADIENT in needs else (),
+            "hidden": output.hidden if Needs.HIDDEN in needs else (),
+            "attention": output.attention if Needs.ATTENTION_GRADIENT in needs else (),
+        }
+        gradients = _gradients(resolved(output.logits).sum(), wanted)
+    gradient = gradients["gradient"][0] if gradients["gradient"] else None
+    return Pass(model, batch, resolved, _detached(output), gradient, gradients["hidden"], gradients["attention"])
+
+
+def resolve(model: Model, target: Sequence[Target], logits: Float[Tensor, "b c"]) -> Targets:
+    """Resolve the target of every row to a column: one target for all rows, or one per row; by default the prediction.
+
+    The targets of a batch may differ only in their labels.
+    """
+    first = target[0]
+    if model.link == "identity" and first.kind != "logit":
+        raise BadInput(
+            f"{model.name} is a regression model: its output is a number, not a probability; use kind='logit'"
+        )
+    columns = _columns(model, target, logits)
+    against = None if first.against is None else torch.full_like(columns, model.resolve(first.against))
+    if against is not None and bool((columns == against).any()):
+        raise BadInput(_same_label(model.label(int(against[0])), named=first.label is not None))
+    resolved = Targets(columns, against, first.kind, model.link)
+    return replace(resolved, value=resolved(logits))
+
+
+def _columns(model: Model, target: Sequence[Target], logits: Tensor) -> Int[Tensor, " b"]:
+    known = [_column(model, t) for t in target]
+    columns = torch.tensor([-1 if c is None else c for c in known], device=logits.device).expand(len(logits))
+    return torch.where(columns < 0, logits.argmax(1), columns) if None in known else columns
+
+
+def _column(model: Model, target: Target) -> int | None:
+    if target.column is not None or target.label is None:
+        return target.column
+    return model.resolve(target.label)
+
+
+def _same_label(label: str, *, named: bool) -> str:
+    if named:
+        return f"target and against are both {label!r}: their difference is always 0"
+    return (
+        f"a text is predicted {label!r}, which is also the label in against: their difference is always 0. Name the "
+        "target, or leave out against"
+    )
+
+
+def _weights(needs: Needs) -> Weights | None:
+    if needs & (Needs.ATTENTION_GRADIENT | Needs.WRITTEN_OUT):
+        return "differentiable"
+    if Needs.FOLLOWED in needs:
+        return "followed"
+    return "read" if Needs.ATTENTION in needs else None
+
+
+def _resolved(model: Model, target: Targets | Sequence[Target], output: Output) -> Targets:
+    return target if isinstance(target, Targets) else resolve(model, target, output.logits.detach())
+
+
+def _gradients(value: Tensor, wanted: Mapping[str, tuple[Tensor, ...]]) -> dict[str, tuple[Tensor, ...]]:
+    """Gradients of one number with respect to groups of tensors; 0 where it does not depend on one."""
+    inputs = [x for group in wanted.values() for x in group]
+    gradients = iter(torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True))
+    return {name: tuple(next(gradients) for _ in group) for name, group in wanted.items()}
+
+
+def _detached(output: Output) -> Output:
+    return Output(
+        output.logits.detach(),
+        output.embeddings.detach(),
+        tuple(h.detach() for h in output.hidden),
+        tuple(a.detach() for a in output.attention),
+    )
+
+
+def _finite(output: AnyOutput, model: Model | SharesPrefix) -> AnyOutput:
+    if not output.logits.isfinite().all():
+        raise BadModel(
+            f"{model.name} returned NaN or infinite logits, so nothing can be explained. "
+            "Check its weights; half precision on a CPU is a common cause (load it with dtype='float32')."
+        )
+    return output
+
+
+Settle = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
+"""(model, settings) -> settings with everything decided that depends only on the model."""
+
+
+class OnePass:
+    """A method whose scores are computed from one forward and one backward pass.
+
+    Several such methods, requested together, share the pass, except those that run a pass of their ``own`` with other
+    derivatives than the model's. Called like any other method, it runs the pass itself.
+    """
+
+    def __init__(
+        self,
+        read: Callable[..., Tensor | Attribution],
+        needs: Needs,
+        settle: Settle | None = None,
+        own: Callable[..., Pass] | None = None,
+    ) -> None:
+        self.read, self.needs, self.settle, self.own = read, needs, settle, own
+        self.__name__, self.__doc__, self.__module__ = read.__name__, read.__doc__, read.__module__
+        settings = [p for p in signature(read).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+        place = [Parameter(n, Parameter.POSITIONAL_ONLY) for n in ("model", "batch", "target")]
+        self.__signature__ = signature(read).replace(parameters=[*place, *settings])
+
+    def __call__(self, model: Model, batch: Batch, target: Targets, /, **settings: Any) -> Tensor | Attribution:
+        return self.read(self.see(model, batch, target, **settings), **settings)
+
+    def see(self, model: Model, batch: Batch, target: Targets | Sequence[Target], /, **settings: Any) -> Pass:
+        """Run the pass."""
+        if self.own is not None:
+            return self.own(model, batch, target, **settings)
+        return observe(model, batch, target, self.needs)
+
+    def __repr__(self) -> str:
+        return f"<method {self.__name__}>"
+
+
+def one_pass(
+    needs: Needs = Needs.NOTHING, *, settle: Settle | None = None, own: Callable[..., Pass] | None = None
+) -> Callable[[Callable[..., Tensor | Attribution]], OnePass]:
+    """Turn a function that computes scores from a :class:`Pass` into a method.
+
+    ``settle`` decides what depends only on the model, once for many batches. ``own`` runs the pass if it does not use
+    the model's own derivatives.
+    """
+    return lambda read: OnePass(read, needs, settle, own)

@@ -1,0 +1,1 @@
+"""Evaluates explanations: methods by metrics, with confidence intervals, controls and a summary in words."""

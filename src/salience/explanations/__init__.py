@@ -1,0 +1,1 @@
+"""Explaining texts, and importing explanations from other tools."""

@@ -1,0 +1,244 @@
+"""A transformers module as a function of a batch, and its properties, determined by trial passes."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from salience.core.executor import Executor, fitting_budget
+from salience.core.passes import frozen
+from salience.core.types import Batch, Reads, Start
+from salience.errors import UnsupportedModel
+from salience.models.huggingface.hooks import hidden_states, no_hooks_left, replaced_embeddings, starting_from
+from salience.models.huggingface.prefix import keeps_everything
+
+UNLIMITED = 10**6
+"""The limit in tokens if neither the tokenizer nor the model has one."""
+
+
+@dataclass(eq=False)
+class Network:
+    """The module, how it is called, and properties that its configuration does not contain. It is never changed.
+
+    Each property is determined once, by a pass over a few tokens.
+    """
+
+    module: PreTrainedModel
+    executor: Executor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Modules that share a trunk share its embedding layer, where passes place their hooks.
+        words = self.module.get_input_embeddings()
+        self.executor = Executor(fitting_budget(self.bytes_per_token, self.module.device), words)
+
+    @cached_property
+    def config(self) -> Any:
+        return self.module.config.get_text_config()
+
+    @property
+    def layers(self) -> int:
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.get_input_embeddings().weight.device  # pyright: ignore
+
+    @cached_property
+    def generates(self) -> bool:
+        """Whether the model predicts the next token."""
+        return self.module.can_generate()
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of the module's arguments."""
+        return frozenset(signature(self.module.forward).parameters)
+
+    @property
+    def pad(self) -> int | None:
+        pad = self.config.pad_token_id
+        pad = pad[0] if isinstance(pad, list) else pad
+        return None if pad is None or pad < 0 else pad
+
+    @property
+    def bytes_per_token(self) -> int:
+        """The memory that a forward pass keeps for the backward pass: about 17 d + 2.5 h t numbers per token and layer.
+
+        The estimate is that of Korthikanti et al. 2022, arXiv:2205.05198, eq. 2, for texts of 512 tokens.
+        """
+        size, heads = int(self.config.hidden_size), int(getattr(self.config, "num_attention_heads", 0) or 0)
+        return self.layers * (17 * size + 5 * heads * 256) * self.module.dtype.itemsize
+
+    @cached_property
+    def positions(self) -> int:
+        """The number of positions of the position embeddings."""
+        limits = [
+            # RoBERTa numbers positions from padding_idx + 1.
+            part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
+            for name, part in self.module.named_modules()
+            if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in {"position_embeddings", "wpe"}
+        ]
+        named = getattr(self.config, "max_position_embeddings", None)
+        return int(min(n for n in (*(limits or [named or UNLIMITED]), UNLIMITED) if n > 0))
+
+    # -------------------------------------------------------------------------------------------------- calls
+
+    def __call__(
+        self,
+        batch: Batch,
+        options: Mapping[str, Any],
+        call: Callable[..., Any] | None = None,
+        start: Start | None = None,
+    ) -> Any:
+        """Return the module's own output. ``call`` is a wrapper around the module that is called instead."""
+        module: Any
+        module, pad = (call or self.module, self.pad) if self._has_padding(batch) else self._with_padding(batch)
+        if start is not None:
+            module = starting_from(module, start)
+        return module(
+            input_ids=batch.ids.masked_fill(~batch.mask, pad or 0),
+            **{"attention_mask": batch.mask.long(), **self._extras(batch), **options},
+        )
+
+    def _has_padding(self, batch: Batch) -> bool:
+        return self.pad is not None or len(batch) == 1
+
+    def _with_padding(self, batch: Batch) -> tuple[nn.Module, int]:
+        """Return a copy of the module with a padding token, an unused id, so that a decoder finds where texts end.
+
+        The copy shares all modules and weights; only its configuration is separate.
+        """
+        used = set(batch.ids[batch.mask].tolist())
+        free = next(i for i in range(self.config.vocab_size) if i not in used)
+        clone = copy(self.module)
+        clone.config = deepcopy(self.module.config)
+        clone.config.get_text_config().pad_token_id = free
+        return clone, free
+
+    def _extras(self, batch: Batch) -> dict[str, Any]:
+        extras: dict[str, Any] = {} if getattr(self.module.config, "return_dict", True) else {"return_dict": True}
+        if batch.segments is not None:
+            extras["token_type_ids"] = batch.segments
+        if "use_cache" in self.parameters:
+            extras["use_cache"] = False
+        if self.generates and "logits_to_keep" in self.parameters:
+            extras["logits_to_keep"] = self._ends(batch).unique()
+        return extras
+
+    def _ends(self, batch: Batch) -> Tensor:
+        return batch.mask.sum(1) - 1
+
+    def logits(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return one row of logits per text; for a language model, those after its last token."""
+        if not self.generates:
+            return logits
+        ends = self._ends(batch)
+        if "logits_to_keep" in self.parameters:
+            ends = torch.searchsorted(ends.unique(), ends)
+        return logits[torch.arange(len(batch), device=ends.device), ends]
+
+    # -------------------------------------------------------------------------------------------------- trial passes
+
+    @contextmanager
+    def _trial_mode(self) -> Generator[None]:
+        with self.executor.lock, frozen(self.module), torch.no_grad():
+            yield
+
+    def trial(self) -> Batch:
+        """Return two texts without a token in common at any position, of five and three tokens."""
+        tokens = [i for i in range(min(11, self.config.vocab_size)) if i != self.pad]
+        ids = torch.tensor([(tokens * 10)[:10]], device=self.device).view(2, 5)
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[1, 3:] = False
+        return Batch(ids, mask, ~mask)
+
+    def _differentiable(self, batch: Batch) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Return embeddings of the batch, and the states and logits that depend on them."""
+        e = self.module.get_input_embeddings()(batch.ids).detach().requires_grad_()
+        with replaced_embeddings(self.module, e), hidden_states(self.module, None) as states:
+            logits = self.logits(self(batch, {}).logits, batch)
+        if not states:
+            raise UnsupportedModel(f"the blocks of {type(self.module).__name__} cannot be identified")
+        return e, states, logits
+
+    @cached_property
+    def causal(self) -> bool:
+        """Whether later tokens have no effect on earlier ones; False if that cannot be determined.
+
+        A derivative is exactly 0 where nothing is read, while values may differ by rounding: the number of tokens that
+        an expert gets decides how their products are computed.
+        """
+        batch = self.trial().take(slice(1))
+        try:
+            with self._trial_mode(), torch.enable_grad():
+                e, states, _ = self._differentiable(batch)
+                slope = _random_slope(states[-1][:, :-1], e)
+        except UnsupportedModel:
+            return False
+        return not bool(slope[:, -1].any())
+
+    @cached_property
+    def respects_the_mask(self) -> bool:
+        """Whether a padded text gets the same logits as alone."""
+        batch = self.trial()
+        with self._trial_mode():
+            padded, alone = (self.logits(self(b, {}).logits, b) for b in (batch, batch.take(slice(1, 2)).cut(slice(3))))
+        return agree(padded[1:], alone, padded[:1] - alone)
+
+    @cached_property
+    def shows_hidden(self) -> bool:
+        """Whether the outputs of the blocks are what the model itself returns as hidden states."""
+        with self._trial_mode(), no_hooks_left(self.module), hidden_states(self.module, None) as states:
+            named = self(self.trial(), {"output_hidden_states": True}).hidden_states or states
+        # The model's last hidden state may include a final norm.
+        pairs = zip(states[1:-1], named[1:-1], strict=False)
+        return len(states) == len(named) == self.layers + 1 and all(
+            a.shape == b.shape and agree(a, b, b[0] - b[1]) for a, b in pairs
+        )
+
+    @cached_property
+    def same_with_attention(self) -> bool:
+        """Whether requesting the weights leaves the logits unchanged."""
+        batch = self.trial()
+        with self._trial_mode(), no_hooks_left(self.module):
+            plain, with_weights = (self.logits(self(batch, o).logits, batch) for o in ({}, {"output_attentions": True}))
+        return agree(with_weights, plain, plain[0] - plain[1])
+
+    @cached_property
+    def reads(self) -> Reads:
+        """The positions of the last layer that the logits depend on; all, if that cannot be determined."""
+        batch = self.trial().take(slice(1))
+        try:
+            with self._trial_mode(), torch.enable_grad():
+                _, states, logits = self._differentiable(batch)
+                slope = _random_slope(logits, states[-1])
+        except UnsupportedModel:
+            return "all"
+        positions = slope[0].abs().amax(-1).nonzero()[:, 0].tolist()
+        return "first" if positions == [0] else "last" if positions == [batch.width - 1] else "all"
+
+    @cached_property
+    def can_resume(self) -> bool:
+        """Whether the model is a decoder that caches all keys and values."""
+        return {"past_key_values", "position_ids"} <= self.parameters and self.causal and keeps_everything(self.config)
+
+
+def _random_slope(y: Tensor, x: Tensor) -> Tensor:
+    """The derivative of a random combination of ``y``: sums of a normalised state, or of its squares, are constant."""
+    direction = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
+    return torch.autograd.grad(y, x, direction, allow_unused=True, materialize_grads=True)[0]
+
+
+def agree(a: Tensor, b: Tensor, scale: Tensor) -> bool:
+    """Whether two results differ by much less than ``scale``, or by rounding only.
+
+    The scale is what another text changes: logits that are nearly the same for all texts always look alike.
+    """
+    rounding = min(0.15, 100 * torch.finfo(a.dtype).eps) * b.abs().max()
+    return bool((a - b).abs().max() <= torch.maximum(1e-4 * scale.abs().max(), rounding))

@@ -1,0 +1,30 @@
+"""A digest that identifies a model."""
+
+import json
+from hashlib import blake2b
+from typing import Any
+
+import torch
+
+from salience.core.types import Model
+
+PROBE = "Naïve cats won't re-read §7 — 東京, 42% 🙂 …"
+"""A text that different tokenizers split differently."""
+
+
+def digest(model: Model) -> str:
+    """Return a digest of the model's weights, configuration, labels, and the tokens of a probe text."""
+    hasher = blake2b(digest_size=16)
+    for name, values in sorted(model.module.state_dict().items()):
+        hasher.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+        hasher.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    hasher.update(repr((tuple(model.labels), model.link, model.encode([PROBE])[0].ids)).encode())
+    hasher.update(_configuration(getattr(model.module, "config", None)).encode())
+    return hasher.hexdigest()
+
+
+def _configuration(config: Any) -> str:
+    """The configuration, such as the number of heads, without the path and version it was saved with."""
+    data = config.to_dict() if hasattr(config, "to_dict") else {"": config}
+    kept = {k: v for k, v in data.items() if not k.startswith("_") and k not in ("transformers_version", "dtype")}
+    return json.dumps(kept, sort_keys=True, default=str)

@@ -1,0 +1,81 @@
+"""The most salient words of a run: in the terminal, and as HTML."""
+
+from collections.abc import Iterator
+from html import escape
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from salience.runs.summary import SalientWord, Summary
+from salience.views.pages import document, table
+from salience.views.sheet import label, visible
+
+TOP = 10
+HEAD = ("word", "share", "95 % interval", "texts")
+WIDEST = 30
+"""Characters of a word in a terminal."""
+
+
+def terminal(summary: Summary, top: int = TOP) -> RenderableType:
+    """One table per method and label."""
+    parts: list[RenderableType] = [Text(line, "dim") for line in facts(summary)]
+    for method, name, words in _tables(summary, top):
+        parts += [Text(), Text(_title(summary, method, name), "bold"), _rows(words) if words else Text(_none(summary))]
+    return Group(*parts)
+
+
+def _rows(words: list[SalientWord]) -> Table:
+    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for number, name in enumerate(HEAD):
+        shown.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for word in words:
+        first, *rest = _cells(word)
+        shown.add_row(Text(first if len(first) <= WIDEST else f"{first[: WIDEST - 1]}…"), *rest)
+    return shown
+
+
+def page(summary: Summary, top: int = TOP) -> str:
+    """A self-contained page."""
+    return document("Most salient words", _body(summary, top))
+
+
+def fragment(summary: Summary, top: int = TOP) -> str:
+    """The same for a notebook cell."""
+    return f"<div>{_body(summary, top)}</div>"
+
+
+def _body(summary: Summary, top: int) -> str:
+    parts = [f"<p>{escape(line)}</p>" for line in facts(summary)]
+    for method, name, words in _tables(summary, top):
+        parts.append(f"<h2>{escape(_title(summary, method, name))}</h2>")
+        parts.append(table(HEAD, map(_cells, words)) if words else f"<p>{escape(_none(summary))}</p>")
+    return "".join(parts)
+
+
+def facts(summary: Summary) -> list[str]:
+    """What was counted, and how to read it."""
+    texts = sum(summary.texts.values())
+    return [
+        f"{texts:,} texts of {visible(summary.run, keep='')}, model {visible(summary.model, keep='')}",
+        f"share of the absolute scores of a text; words of at least {summary.least} texts whose",
+        "interval lies above 0, ranked by its lower end (each word by itself)",
+    ]
+
+
+def _tables(summary: Summary, top: int) -> Iterator[tuple[str, str, list[SalientWord]]]:
+    for method in summary.methods:
+        for name in summary.texts:
+            yield method, name, summary.top(method, name, top)
+
+
+def _title(summary: Summary, method: str, name: str) -> str:
+    return f"{visible(method, keep='')}: {label(name)} ({summary.texts[name]:,} texts)"
+
+
+def _none(summary: Summary) -> str:
+    return f"no word of at least {summary.least} texts has an interval above 0"
+
+
+def _cells(word: SalientWord) -> list[str]:
+    return [label(word.word), f"{word.mean:+.3f}", f"{word.low:+.3f} to {word.high:+.3f}", f"{word.texts:,}"]

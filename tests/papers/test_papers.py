@@ -1,0 +1,143 @@
+"""Small runs of the papers' protocols."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reviews import reviews
+from salience.cli import run
+from salience.views.training import page, trade_off
+from shapes import build
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("paper")
+    build("bert").save(path / "model")
+    for name, count in (("train", 16), ("dev", 8), ("test", 8), ("far", 8)):
+        lines = [{"text": e.text, "label": e.label} for e in reviews(count)]
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_sallm_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["paper", "sallm", "--model", str(folder / "model"), "--out", str(tmp_path / "out"), "--rate=0.003"]
+    arguments += ["--train", str(folder / "train.jsonl"), "--validation", str(folder / "dev.jsonl")]
+    arguments += ["--test", str(folder / "test.jsonl"), "--other", f"far={folder / 'far.jsonl'}"]
+    assert run(arguments) == 0
+    out = capsys.readouterr().out
+    for name in ("vanilla", "sallm", "fine_tuned", "iterative"):
+        assert f"| {name} |" in out
+    assert "54.22 ± 0.19" in out
+    assert "were best on validation" in out
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [row["variant"] for row in result["rows"]] == ["vanilla", "sallm", "fine_tuned", "iterative"]
+    assert result["rows"][1]["against_vanilla"]["pairs"] == 8
+    assert set(result["rows"][0]["measures"]) == set(result["rows"][1]["measures"]) >= {"attention_mass", "agreement"}
+    assert "attention mass" in out
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "54.22 ± 0.19" in report
+    assert "<svg" in report
+    assert run(arguments) == 0
+    assert capsys.readouterr().out == out, "finished training was run again"
+    assert run(["paper", "salm", *arguments[2:]]) == 2
+    assert "No such command 'salm'" in capsys.readouterr().err
+
+
+def test_parallel_training_gives_the_same_results(folder: Path, tmp_path: Path):
+    from salience.data import source
+    from salience.papers.sallm import Size, run
+    from salience.training.loop import Recipe
+
+    parts = [source(folder / f"{name}.jsonl", label="label") for name in ("train", "dev", "test")]
+    size = Size(seeds=1, epochs=1, weights=(1.0, 2.0), shares=(0.2,))
+    one, two = (
+        run(str(folder / "model"), *parts, tmp_path / str(n), size=size, recipe=Recipe(rate=0.003), workers=n)
+        for n in (1, 2)
+    )
+    assert [row.test for row in two.rows] == [row.test for row in one.rows]
+    for row, other in zip(one.rows, two.rows, strict=True):
+        assert row.measures["penalty" if row.variant != "vanilla" else "accuracy"].mean == pytest.approx(
+            other.measures["penalty" if row.variant != "vanilla" else "accuracy"].mean, abs=1e-4
+        )
+
+
+def test_a_sweep_shares_its_teacher_and_draws_the_trade_off(folder: Path, tmp_path: Path):
+    arguments = ["train", "--model", str(folder / "model"), "--data", str(folder / "train.jsonl"), "--epochs=1"]
+    arguments += ["--validation", str(folder / "dev.jsonl"), "--rate=0.003", "--out", str(tmp_path / "out"), "--quiet"]
+    assert run([*arguments, "--weight=0.1", "--weight=5"]) == 0
+    assert (tmp_path / "out" / "trade-off.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "weight-0.1" / "teacher").is_dir()
+    assert not (tmp_path / "out" / "weight-5" / "teacher").exists()
+    report = (tmp_path / "out" / "weight-5" / "report.html").read_text()
+    assert "attention on explained tokens" in report
+    assert "<svg" in report
+    assert "http://" not in report.replace("http://www.w3.org", "")
+
+
+def test_names_in_a_report_are_escaped(folder: Path):
+    from salience.training.distillation import DistillationResult
+    from salience.training.loop import Epoch
+
+    odd = DistillationResult(
+        folder,
+        {"method": "<b>"},
+        {"accuracy": 0.5},
+        (Epoch(1, {"task": 0.0}, {"task": 1.0}, 0, {"accuracy": 0.7}),),
+        {"<i>": 0.1},
+    )
+    html = page(odd, title="<script>")
+    assert "<script>" not in html
+    assert "<b>" not in html
+    assert "<i>" not in html
+    assert trade_off({"a": odd, "b": odd}, "svg", against="accuracy").startswith(b"<svg")
+
+
+@pytest.mark.parametrize("name", ["layer_saliency", "elephant"])
+def test_papers_that_compare_methods(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["A", "fine", "film", "with", "a", "dull", "end", "."]
+    lines = [{"text": " ".join(words), "label": i % 2, "feel": [2, 4, 2, 2, 2, 0, 2, 2]} for i in range(4)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = ["paper", name, "--data", f"small={tmp_path / 'texts.jsonl'}", "--out", str(tmp_path / "out")]
+    arguments += ["--rationale-column=feel", "--spans=sentiments", "--label-column=label"]
+    assert run(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "integrated_gradients" in out
+    assert "report.html" in err
+    (facts,) = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert facts["data"] == "small"
+    assert facts["seconds"]["occlusion"] > 0
+    assert {"random", "uniform", "position"} <= set(facts["methods"])
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "<svg" in report
+    if name == "layer_saliency":
+        assert [c["layer"] for c in facts["coherence"]] == list(range(len(facts["coherence"])))
+        assert f"chooses layer {facts['chosen']}" in out
+        assert sum(m.startswith("layer_saliency_layer_") for m in facts["methods"]) == len(facts["coherence"])
+    else:
+        assert "attention" in out
+        assert "is ahead" in out
+    assert run([*arguments[:2], "--data", "nothing", *arguments[4:]]) == 2
+    assert "NAME=DATA" in capsys.readouterr().err
+
+
+def test_unsupported_methods_are_left_out_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "texts.jsonl").write_text('{"text": "A fine film."}\n{"text": "A dull end."}\n')
+    arguments = [
+        "--model",
+        "sentiment_bilstm",
+        "--data",
+        f"small={tmp_path / 'texts.jsonl'}",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert run(["paper", "elephant", *arguments]) == 0
+    assert "left out: attention_rollout. " in capsys.readouterr().out
+    (facts,) = json.loads((tmp_path / "o" / "result.json").read_text())
+    assert set(facts["left_out"]) == {"attention_rollout"}
+    assert "attention_rollout" not in facts["methods"]
+    assert {"attention", "lrp"} <= set(facts["seconds"]) <= set(facts["methods"])
+    assert "<h3>Left out</h3>" in (tmp_path / "o" / "report.html").read_text()
+    assert run(["paper", "layer_saliency", *arguments]) == 2
+    assert "no language model head" in capsys.readouterr().err

@@ -1,0 +1,109 @@
+"""The public surface: what users may import. Everything else may move freely."""
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import salience
+
+ROOT = Path(__file__).parents[1]
+TOP = [
+    "Explanation", "SalienceTrainer", "Target", "__version__", "audit", "evaluate", "evaluate_data", "explain",
+    "explain_data", "fit", "load", "open_run", "wrap",
+]  # fmt: skip
+PACKAGES = {
+    "salience.audits": ["Audit", "Finding", "Measure", "TESTS", "audit"],
+    "salience.data": [
+        "Example", "Reader", "Rejected", "Row", "Shard", "Shortcut", "Source", "examples", "fingerprint", "planted",
+        "shards", "source",
+    ],
+    "salience.methods": [
+        "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
+        "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient", "coherence", "deep_lift",
+        "differentiate", "erased_values", "find_method", "fit_head", "forward", "gradient", "gradient_shap",
+        "input_x_gradient", "integrated_gradients", "kernel_shap", "layer_saliency", "lime", "lrp", "observed",
+        "occlusion", "one_pass", "partition_shap", "position", "random", "replaced", "smooth_grad", "uniform", "value",
+        "value_zeroing",
+    ],
+    "salience.metrics": [
+        "METRICS", "Metric", "as_metric", "auprc", "average_precision", "comprehensiveness", "decision_flip",
+        "deletion_area", "find_metric", "find_metrics", "hiding_area", "infidelity", "input_invariance",
+        "insertion_area", "iou_f1", "log_odds", "loo_kendall", "loo_spearman", "max_sensitivity",
+        "parameter_randomisation", "revealing_area", "roc_auc", "sufficiency", "token_f1",
+    ],
+    "salience.models": [
+        "BUNDLED", "Batch", "Checkpoint", "EmbeddingEdit", "Encoded", "Executor", "FittedHead", "Model", "Output",
+        "Pooled", "PooledConfig", "Site", "knows", "load", "load_to_train", "sample", "sample_file",
+        "starts_from_nothing", "word_tokenizer",
+    ],
+    "salience.training": [
+        "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "Objective", "PENALTIES",
+        "Probe", "Recipe", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "agreeing_heads",
+        "attention_to_explanation", "by_explanations", "by_rationales", "contrast", "distil", "every", "fit",
+        "gradient_to_explanation", "guided", "labelled", "regularised", "sweep", "task_loss",
+    ],
+}  # fmt: skip
+MODULES = {
+    "salience.errors": ["BadInput", "BadModel", "NotLearnt", "SalienceError", "SalienceWarning", "UnsupportedModel"],
+    "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
+    "salience.trials.agreement": ["agreement"],
+    "salience.trials.roar": ["racu", "roar"],
+    "salience.trials.shortcuts": ["shortcuts"],
+    "salience.trials.simulatability": ["simulatability"],
+    "salience.views": ["charts", "html", "terminal"],
+}
+"""Modules that are documented by themselves, and the names in them that are public."""
+
+
+def test_the_public_names_of_the_package():
+    assert sorted(salience.__all__) == sorted(TOP)
+    assert dir(salience) == sorted(TOP)
+    for name in TOP:
+        assert getattr(salience, name) is not None
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_public_names_of_a_documented_package(package: str):
+    module = import_module(package)
+    assert sorted(module.__all__) == sorted(PACKAGES[package])
+    for name in PACKAGES[package]:
+        assert hasattr(module, name)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_public_names_of_a_documented_module(name: str):
+    module = import_module(name)
+    for public in MODULES[name]:
+        assert hasattr(module, public) or import_module(f"{name}.{public}")
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_documentation_imports_nothing_but_public_names(page: Path):
+    public = {"salience": TOP, **PACKAGES, **MODULES}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL):
+        try:
+            tree = ast.parse(block)
+        except SyntaxError:
+            continue  # an excerpt
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("salience"):
+                for alias in node.names:
+                    assert alias.name in public.get(str(node.module), ()), f"{node.module}.{alias.name} is not public"
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    assert alias.name == "salience" or not alias.name.startswith("salience."), alias.name
+
+
+def test_the_reference_holds_every_public_name():
+    described = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text("utf-8"), flags=re.MULTILINE)
+    public = {"salience": [name for name in TOP if name != "__version__"], **PACKAGES, **MODULES}
+    for package, names in public.items():
+        # A view is a module, whose functions are described.
+        ends = {part for path in described if path.startswith(f"{package}.") for part in path.split(".")[1:]}
+        assert not set(names) - ends - {"audit", "fit", "load"}, package

@@ -9,7 +9,7 @@ import torch
 from benchmarks import setting
 from benchmarks.run import by_captum
 
-from salience.explainer import explain
+from salience.explanations.explainer import explain
 
 
 def resident() -> float:

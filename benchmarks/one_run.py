@@ -14,7 +14,7 @@ import torch
 from benchmarks import setting
 
 import salience
-from salience.runner import explain_data
+from salience.runs.driver import explain_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def main(wanted: Wanted) -> Spent:
 def peak() -> float:
     """Megabytes at most, of this process alone: ru_maxrss would begin with those of the process that started it."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    found: Mapping[str, str] = dict(line.split(":", 1) for line in lines)
-    return int(found["VmHWM"].split()[0]) / 1e3
+    fields: Mapping[str, str] = dict(line.split(":", 1) for line in lines)
+    return int(fields["VmHWM"].split()[0]) / 1e3
 
 
 if __name__ == "__main__":

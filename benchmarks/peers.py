@@ -68,10 +68,10 @@ def main(peer: str, folder: str) -> None:
         run(model, tokenizer, texts[:1])
         began = perf_counter()
         run(model, tokenizer, texts)
-        said = {"version": version(PACKAGES.get(peer, peer)), "seconds": perf_counter() - began}
+        reply = {"version": version(PACKAGES.get(peer, peer)), "seconds": perf_counter() - began}
     except Exception as error:
-        said = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-    print(json.dumps(said))
+        reply = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+    print(json.dumps(reply))
 
 
 if __name__ == "__main__":

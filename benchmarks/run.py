@@ -7,7 +7,7 @@ python -m benchmarks.run --peers-python PYTHON   with the interpreter of an envi
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,11 @@ from benchmarks.figures import CLOCKS, Figure, arguments, measure
 from benchmarks.setting import Raw, ratio
 from scipy.stats import spearmanr
 
-from salience.erasure import replaced
-from salience.explainer import explain
+from salience.core.erasure import replaced
+from salience.core.types import Batch
+from salience.explanations.explainer import explain
+from salience.methods.propagation import RULE_SETS
 from salience.models.huggingface import HuggingFace
-from salience.types import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,30 @@ class Setup:
 
 def gradient(s: Setup) -> Iterator[Figure]:
     """One forward and one backward pass."""
-    for name, found in (("short", s.short), ("long", s.long)):
-        raw = Raw.of(s.model, found)
-        runners = {m: partial(explain, s.model, found, m) for m in ("gradient", "input_x_gradient")}
+    for name, texts in (("short", s.short), ("long", s.long)):
+        raw = Raw.of(s.model, texts)
+        runners = {m: partial(explain, s.model, texts, m) for m in ("gradient", "input_x_gradient")}
         times = s.race({**runners, "raw": raw.gradients})
         for method in runners:
             yield Figure("gradient", f"{method} by raw passes, {name}", ratio(times, method, "raw"), limit="≤ 1.10")
 
 
+def lrp(s: Setup) -> Iterator[Figure]:
+    """One forward and one backward pass by rules, against one by the model's own derivatives."""
+    for name, texts in (("short", s.short), ("long", s.long)):
+        runners = {rules: partial(explain, s.model, texts, "lrp", rules=rules) for rules in RULE_SETS}
+        times = s.race({**runners, "input_x_gradient": partial(explain, s.model, texts, "input_x_gradient")})
+        for rules in runners:
+            what = f"rules={rules} by input_x_gradient, {name}"
+            yield Figure("lrp", what, ratio(times, rules, "input_x_gradient"), limit="≤ 1.40")
+
+
 def integrated_gradients_50(s: Setup) -> Iterator[Figure]:
     """A fixed number of nodes, against exactly those passes."""
-    for name, found in (("short", s.short[::4]), ("long", s.long[::4])):
-        raw = Raw.of(s.model, found)
+    for name, texts in (("short", s.short[::4]), ("long", s.long[::4])):
+        raw = Raw.of(s.model, texts)
         runners = {
-            "ours": partial(explain, s.model, found, "integrated_gradients", nodes=50),
+            "ours": partial(explain, s.model, texts, "integrated_gradients", nodes=50),
             "raw": partial(raw.path, 50),
         }
         times = s.race(runners)
@@ -69,11 +80,11 @@ def integrated_gradients_50(s: Setup) -> Iterator[Figure]:
 
 def integrated_gradients(s: Setup) -> Iterator[Figure]:
     """Nodes chosen per text, against captum's default of 50 for the same baseline; and how true the scores are."""
-    found = s.short[::2]
-    ours, captums = partial(explain, s.model, found, "integrated_gradients"), partial(by_captum, s.model, found)
+    texts = s.short[::2]
+    ours, captums = partial(explain, s.model, texts, "integrated_gradients"), partial(by_captum, s.model, texts)
     times = s.race({"ours": ours, "captum": captums})
     yield Figure("integrated_gradients", "time by captum's default", ratio(times, "ours", "captum"), limit="≤ 0.65")
-    chosen, exact = ours(), explain(s.model, found, "integrated_gradients", nodes=300)
+    chosen, exact = ours(), explain(s.model, texts, "integrated_gradients", nodes=300)
     pairs = [(np.array(a.scores), np.array(b.scores)) for a, b in zip(chosen, exact, strict=True)]
     errors = [np.abs(a - b).max() / np.abs(b).max() for a, b in pairs]
     nodes = [e.settings["nodes"] for e in chosen]
@@ -105,9 +116,9 @@ def by_captum(model: HuggingFace, texts: list[str], nodes: int = 50, internal: i
 
 def occlusion(s: Setup) -> Iterator[Figure]:
     """One forward pass per token."""
-    for name, found in (("short", s.short[::2]), ("long", s.long[::4])):
-        raw = Raw.of(s.model, found)
-        times = s.race({"ours": partial(explain, s.model, found, "occlusion"), "raw": raw.occlusions})
+    for name, texts in (("short", s.short[::2]), ("long", s.long[::4])):
+        raw = Raw.of(s.model, texts)
+        times = s.race({"ours": partial(explain, s.model, texts, "occlusion"), "raw": raw.occlusions})
         yield Figure("occlusion", f"by raw passes, {name}", ratio(times, "ours", "raw"), limit="≤ 1.05")
 
 
@@ -121,27 +132,27 @@ class Whole(HuggingFace):
 def prefix_sharing(s: Setup) -> Iterator[Figure]:
     """Occlusion on a causal model, with what stands before the erased token computed once."""
     sharing = setting.decoder(s.model.tokenizer)
-    whole = Whole(sharing.module, sharing.tokenizer, sharing.name, sharing.budget)
-    for name, found, limit in (("short", s.short[::2], "≥ 1.35"), ("long", s.long[::4], "≥ 1.7")):
+    whole = Whole(sharing.module, sharing.tokenizer, sharing.name)
+    for name, texts, limit in (("short", s.short[::2], "≥ 1.35"), ("long", s.long[::4], "≥ 1.7")):
         models = {"sharing": sharing, "whole": whole}
-        times = s.race({n: partial(explain, m, found, "occlusion") for n, m in models.items()})
+        times = s.race({n: partial(explain, m, texts, "occlusion") for n, m in models.items()})
         yield Figure("prefix_sharing", f"speed-up of occlusion, {name}", ratio(times, "whole", "sharing"), limit=limit)
 
 
 def layer_saliency(s: Setup) -> Iterator[Figure]:
     """Every layer's decoded scores, against one forward and one backward pass; and the four cheap methods at once."""
     with setting.language_head(s.folder) as head:
-        for name, found in (("short", s.short), ("long", s.long)):
-            raw = Raw.of(s.model, found)
+        for name, texts in (("short", s.short), ("long", s.long)):
+            raw = Raw.of(s.model, texts)
             runners: dict[str, Callable[[], Any]] = {
-                decode: partial(explain, s.model, found, "layer_saliency", layer="all", decode=decode, head=head)
+                decode: partial(explain, s.model, texts, "layer_saliency", layer="all", decode=decode, head=head)
                 for decode in ("restricted", "softmax")
             }
             runners["raw"] = raw.gradients
-            runners["input_x_gradient"] = partial(explain, s.model, found, "input_x_gradient")
+            runners["input_x_gradient"] = partial(explain, s.model, texts, "input_x_gradient")
             methods = ["gradient", "input_x_gradient", "attention", "layer_saliency"]
             options = {"layer": "all", "decode": "restricted", "head": head}
-            runners["together"] = partial(explain, s.model, found, methods, **options)
+            runners["together"] = partial(explain, s.model, texts, methods, **options)
             times = s.race(runners)
             for decode, limit in (("restricted", "≤ 1.25"), ("softmax", None)):
                 what = f"all layers, decode={decode}, by raw passes, {name}"
@@ -175,14 +186,30 @@ def start(s: Setup) -> Iterator[Figure]:
         call([command, "--help"], capture_output=True, check=True)
         seconds.append(perf_counter() - began)
     yield Figure("start", "salience --help", median(seconds), "s", "≤ 0.3")
+    missing = [command, "explain", "A fine film.", "--model", "./no-such-model"]
+    yield Figure("start", "a missing model is refused", _seconds(missing, code=2), "s", "≤ 1")
+    explained, imported = [command, "explain", "A fine film."], [sys.executable, "-c", IMPORTS]
+    ratios = [_seconds(explained) / _seconds(imported) for _ in range(5)]  # one after the other, on a busy machine too
+    yield Figure("start", "salience explain, by importing torch and a transformers model", median(ratios), "×", "≤ 1.4")
+
+
+IMPORTS = "import torch; from transformers import BertForSequenceClassification"
+
+
+def _seconds(command: Sequence[str | Path], code: int = 0) -> float:
+    began = perf_counter()
+    assert call(command, capture_output=True, check=False).returncode == code
+    return perf_counter() - began
 
 
 def budget(s: Setup) -> Iterator[Figure]:
     """Tokens per pass: time by that of 1024."""
     sizes = (256, 512, 1024, 2048, 4096)
-    for name, found in (("short", s.short[::4]), ("long", s.long[::4])):
-        models = {str(n): HuggingFace(s.model.module, s.model.tokenizer, s.model.name, n) for n in sizes}
-        runners = {n: partial(explain, m, found, "integrated_gradients", nodes=20) for n, m in models.items()}
+    for name, texts in (("short", s.short[::4]), ("long", s.long[::4])):
+        models = {str(n): HuggingFace(s.model.module, s.model.tokenizer, s.model.name) for n in sizes}
+        for n, model in models.items():
+            model.executor.budget = int(n)
+        runners = {n: partial(explain, m, texts, "integrated_gradients", nodes=20) for n, m in models.items()}
         times = s.race(runners)
         for n in runners:
             yield Figure("budget", f"{n} tokens per pass by 1024, {name}", ratio(times, n, "1024"))
@@ -193,7 +220,7 @@ def peers(s: Setup) -> Iterator[Figure]:
     if s.peers is None:
         print("  skipped: name an environment that holds the peers with --peers-python")
         return
-    found = s.short[::16]
+    texts = s.short[::16]
     for peer, method, settings in (
         ("shap", "kernel_shap", {}),
         ("lime", "lime", {"samples": 1000}),
@@ -201,14 +228,14 @@ def peers(s: Setup) -> Iterator[Figure]:
         ("lxt", "lrp", {}),
     ):
         command = [s.peers, str(Path(__file__).with_name("peers.py")), peer, str(s.folder)]
-        done = call(command, input=json.dumps(found), capture_output=True, text=True, check=False)
-        said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-300:]}
-        if "error" in said:
-            print(f"  {peer} does not run: {said['error']}")
-            yield Figure("peers", f"{peer} does not run: {said['error'][:160]}", float("nan"))
+        done = call(command, input=json.dumps(texts), capture_output=True, text=True, check=False)
+        reply = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-300:]}
+        if "error" in reply:
+            print(f"  {peer} does not run: {reply['error']}")
+            yield Figure("peers", f"{peer} does not run: {reply['error'][:160]}", float("nan"))
             continue
-        ours = s.race({"ours": partial(explain, s.model, found, method, **settings)})["ours"]
-        yield Figure("peers", f"{method} by {peer} {said['version']}", min(ours) / said["seconds"])
+        ours = s.race({"ours": partial(explain, s.model, texts, method, **settings)})["ours"]
+        yield Figure("peers", f"{method} by {peer} {reply['version']}", min(ours) / reply["seconds"])
 
 
 BENCHMARKS: Mapping[str, Callable[[Setup], Iterator[Figure]]] = {
@@ -216,6 +243,7 @@ BENCHMARKS: Mapping[str, Callable[[Setup], Iterator[Figure]]] = {
     for f in (
         start,
         gradient,
+        lrp,
         integrated_gradients_50,
         integrated_gradients,
         occlusion,

@@ -25,7 +25,7 @@ from benchmarks.one_run import Spent, Wanted
 from benchmarks.setting import Raw, ratio
 
 from salience.models.huggingface import HuggingFace
-from salience.runner import explain_data
+from salience.runs.driver import explain_data
 
 NODES = 16
 PARTS = 40
@@ -64,23 +64,23 @@ class Setup:
 
 def run(s: Setup) -> Iterator[Figure]:
     """From a file to Parquet, against the same passes over ready-made ids and nothing else; and against captum."""
-    found = s.sentences()
+    texts = s.sentences()
     runners = {
-        "ours": partial(s.explain, s.file(found), "input_x_gradient"),
-        "raw": Raw.of(s.model, found).gradients,
-        "captum": partial(by_captum, s.model, found),
+        "ours": partial(s.explain, s.file(texts), "input_x_gradient"),
+        "raw": Raw.of(s.model, texts).gradients,
+        "captum": partial(by_captum, s.model, texts),
     }
     times = s.race(runners)
-    what = f"input_x_gradient from file to Parquet by raw passes, {len(found)} sentences"
+    what = f"input_x_gradient from file to Parquet by raw passes, {len(texts)} sentences"
     yield Figure("run", what, ratio(times, "ours", "raw"), limit="≤ 1.25")
-    what = f"captum's InputXGradient, text by text, by ours, {len(found)} sentences"
+    what = f"captum's InputXGradient, text by text, by ours, {len(texts)} sentences"
     yield Figure("run", what, ratio(times, "captum", "ours"), limit="≥ 1.4")
-    found = s.sentences(share=4)
+    texts = s.sentences(share=4)
     runners = {
-        "ours": partial(s.explain, s.file(found), "integrated_gradients", nodes=NODES),
-        "raw": partial(Raw.of(s.model, found).paths, NODES),
+        "ours": partial(s.explain, s.file(texts), "integrated_gradients", nodes=NODES),
+        "raw": partial(Raw.of(s.model, texts).paths, NODES),
     }
-    what = f"integrated_gradients with {NODES} nodes from file to Parquet by raw passes, {len(found)} sentences"
+    what = f"integrated_gradients with {NODES} nodes from file to Parquet by raw passes, {len(texts)} sentences"
     yield Figure("run", what, ratio(s.race(runners), "ours", "raw"), limit="≤ 1.10")
 
 
@@ -103,17 +103,17 @@ def padding(s: Setup) -> Iterator[Figure]:
     movies = setting.reviews()
     if not movies:
         print("  without the movie reviews: they are not at hand")
-    for method, settings, name, found in (
+    for method, settings, name, texts in (
         ("input_x_gradient", {}, "SST-2 sentences", s.sentences()),
         ("input_x_gradient", {}, "ERASER movie reviews", movies[: max(2, s.texts // 10)]),
         ("integrated_gradients", {"nodes": NODES}, "SST-2 sentences", s.sentences(share=4)),
         ("integrated_gradients", {"nodes": NODES}, "ERASER movie reviews", movies[: max(2, s.texts // 40)]),
     ):
-        if found:
+        if texts:
             with counted(s.model.module) as seen:
-                s.explain(s.file(found), method, **settings)
+                s.explain(s.file(texts), method, **settings)
             share = 1 - sum(real for real, _ in seen) / sum(total for _, total in seen)
-            yield Figure("padding", f"{method}, {len(found)} {name}", 100 * share, "%", "≤ 3")
+            yield Figure("padding", f"{method}, {len(texts)} {name}", 100 * share, "%", "≤ 3")
 
 
 @contextmanager
@@ -134,15 +134,15 @@ def counted(module: torch.nn.Module) -> Iterator[list[tuple[int, int]]]:
 
 def together(s: Setup) -> Iterator[Figure]:
     """Methods that share their pass, in one run, against the dearest of them in a run of its own."""
-    found = s.sentences(share=4)
-    data = s.file(found)
+    texts = s.sentences(share=4)
+    data = s.file(texts)
     with setting.language_head(Path(s.model.name)) as head:
         layers = {"layer_saliency.layer": "all", "layer_saliency.decode": "restricted", "layer_saliency.head": head}
         alone = {name: partial(s.explain, data, name) for name in ("gradient", "input_x_gradient", "attention")}
         alone["layer_saliency"] = partial(s.explain, data, "layer_saliency", **layers)
         times = s.race({**alone, "together": partial(s.explain, data, list(alone), **layers)})
     dearest = max(alone, key=lambda name: median(times[name]))
-    what = f"gradient, input_x_gradient, attention and all layers by {dearest} alone, {len(found)} sentences"
+    what = f"gradient, input_x_gradient, attention and all layers by {dearest} alone, {len(texts)} sentences"
     yield Figure("together", what, ratio(times, "together", dearest), limit="≤ 1.30")
 
 
@@ -153,8 +153,8 @@ def growth(s: Setup) -> Iterator[Figure]:
     wanted = {n: Wanted(BUNDLED, s.file(s.sentences(), n), threads=s.threads, warm=warm) for n in s.rows}
     # The small sizes take seconds, so that chance weighs more in them: three runs of each in every round.
     runners = {str(n): partial(_repeated, w, 1 if n == most else 3) for n, w in wanted.items()}
-    found = setting.rounds(runners, s.repeats)
-    spent = {n: [one for some in found[str(n)] for one in some] for n in s.rows}
+    results = setting.rounds(runners, s.repeats)
+    spent = {n: [one for some in results[str(n)] for one in some] for n in s.rows}
     seconds = {n: median(getattr(one, s.clock) for one in runs) * 1000 / n for n, runs in spent.items()}
     peaks = {n: median(one.peak for one in runs) for n, runs in spent.items()}
     sizes = ", ".join(f"{n:,}" for n in s.rows)
@@ -216,13 +216,13 @@ def _compared(
     """
     data, part = s.file(s.sentences(), rows), max(1, rows // PARTS)
     wanted = {name: replace(place, data=data, rows_per_part=part) for name, place in places.items()}
-    found = setting.rounds({name: one.spent for name, one in wanted.items()}, s.repeats)
+    results = setting.rounds({name: one.spent for name, one in wanted.items()}, s.repeats)
     one, other = places
     what = f"{other} by {one}, {model}, {rows:,} rows, from the first part to the last"
-    times = {name: [spent.part for spent in found[name]] for name in places}
+    times = {name: [spent.part for spent in results[name]] for name in places}
     yield Figure(benchmark, what, ratio(times, other, one), limit=limit)
     for name in places:
-        start = median(spent.wall - spent.parts * spent.part for spent in found[name])
+        start = median(spent.wall - spent.parts * spent.part for spent in results[name])
         yield Figure(benchmark, f"start and end of {name}, {model}", start, "s")
 
 

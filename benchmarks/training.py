@@ -15,10 +15,11 @@ from benchmarks.figures import CLOCKS, Figure, arguments, measure
 from benchmarks.setting import ratio
 from torch import nn
 
-from salience.lessons import Example, shaped
+from salience.data.examples import Example
 from salience.models.huggingface import HuggingFace
-from salience.objectives import Objective, attention_to_explanation, gradient_to_explanation
-from salience.train import Recipe, fit
+from salience.training.guides import shaped
+from salience.training.loop import Recipe, fit
+from salience.training.objectives import Objective, attention_to_explanation, gradient_to_explanation, regularised
 
 BATCH, STEPS = 32, 8
 
@@ -39,11 +40,9 @@ def step(s: Setup) -> Iterator[Figure]:
     runners: dict[str, Callable[[], object]] = {
         "plain": partial(plain, s.model, s.examples),
         "vanilla": partial(taught, s, Objective()),
-        "attention": partial(taught, s, Objective(attention_to_explanation)),
-        "all layers and heads": partial(
-            taught, s, Objective(partial(attention_to_explanation, layers="all", heads="each"))
-        ),
-        "gradient": partial(taught, s, Objective(gradient_to_explanation, 0.01)),
+        "attention": partial(taught, s, regularised(attention_to_explanation)),
+        "all layers and heads": partial(taught, s, regularised(attention_to_explanation, layers="all", heads="each")),
+        "gradient": partial(taught, s, regularised(gradient_to_explanation, 0.01)),
     }
     times = s.race(runners)
     for name, limit in (("vanilla", None), ("attention", "≤ 1.15"), ("all layers and heads", None), ("gradient", None)):
@@ -61,12 +60,12 @@ def plain(model: HuggingFace, examples: list[Example]) -> None:
     module.set_attn_implementation("eager")
     module.train()
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-9)
-    found = sorted(
+    ordered = sorted(
         ((e, r) for e, r in zip(examples, model.encode([e.text for e in examples]), strict=True)),
         key=lambda pair: -len(pair[1]),
     )
-    for start in range(0, len(found), BATCH):
-        some = found[start : start + BATCH]
+    for start in range(0, len(ordered), BATCH):
+        some = ordered[start : start + BATCH]
         batch = model.batch([r for _, r in some])
         logits = module(input_ids=batch.ids, attention_mask=batch.mask.long()).logits
         loss = nn.functional.cross_entropy(logits, torch.tensor([int(e.label) for e, _ in some]))

@@ -212,6 +212,7 @@ def test_a_lost_node_loses_no_rows(cluster, data, tmp_path):
     expected = salience.explain_data("sentiment_bilstm", data, tmp_path / "local", **options)
     options |= {"engine": "ray", "address": cluster.address, "workers": 2, "report": report}
     run = salience.explain_data("sentiment_bilstm", data, tmp_path / "ray", **options)
+    cluster.add_node(num_cpus=1, object_store_memory=2**27)
     assert killed
     assert parts(run) == parts(expected)
     assert sorted(numbers(run)) == [n for n in range(ROWS) if n != 37]

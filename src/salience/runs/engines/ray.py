@@ -173,6 +173,7 @@ def _rows(ray: Any, job: Job, shards: list[Shard], size: int, marks: str) -> Gen
     )
     data.context.enable_progress_bars = False
     data.context.execution_no_progress_timeout_s = -1  # one shard may take hours
+    data.context.max_consecutive_actor_init_deaths = TRIES  # a busy cluster may drop an actor before it has started
     try:
         for bundle in data.iter_internal_ref_bundles():
             for row in (row for block in bundle.block_refs for row in ray.get(block).to_pylist()):

@@ -1,6 +1,6 @@
 """Tests of the debate on attention as explanation: each asks one question of a model."""
 
-from salience.audits.auditor import TESTS, Audit, audit
+from salience.audits.auditor import RETRAINED, TESTS, Audit, Callbacks, audit
 from salience.audits.finding import Finding, Measure
 
-__all__ = ["TESTS", "Audit", "Finding", "Measure", "audit"]
+__all__ = ["RETRAINED", "TESTS", "Audit", "Callbacks", "Finding", "Measure", "audit"]

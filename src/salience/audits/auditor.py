@@ -1,32 +1,59 @@
 """Audits the attention of a model: runs the tests of the attention debate, and says what they found."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from salience.audits.adversarial_twin import adversarial_twin, adversarial_twin_twins
 from salience.audits.adversary import adversary
 from salience.audits.comparison import comparison
 from salience.audits.correlation import correlation
+from salience.audits.deceptive_twin import deceptive_twin, deceptive_twin_twins
 from salience.audits.erasure import erasure
-from salience.audits.finding import Finding, Measure
+from salience.audits.finding import Finding
+from salience.audits.folder import claim, save, saved
+from salience.audits.frozen_weights import frozen_weights, frozen_weights_twins
+from salience.audits.improvement import diverse_states, diverse_states_twins, word_tying, word_tying_twins
 from salience.audits.intervention import intervention
+from salience.audits.manipulation import manipulation, manipulation_twins
 from salience.audits.permutation import permutation
+from salience.audits.seed_variation import seed_variation, seed_variation_twins
 from salience.audits.study import Study
+from salience.audits.summary import sentences
+from salience.audits.uniform_attention import uniform_attention, uniform_attention_twins
 from salience.core.executor import Report
-from salience.core.files import complete, locked
+from salience.core.files import locked
 from salience.core.settings import check, settings_of
-from salience.core.stats import Estimate
 from salience.core.text import Text
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
 from salience.errors import BadInput, choose
 from salience.models.identity import digest
+from salience.training.loop import Recipe, TrainingProgress
+from salience.training.twins import Reshapes, Twins, seconds_per_training
 
 Test = Callable[..., Finding]
 TESTS: tuple[Test, ...] = (correlation, permutation, adversary, erasure, intervention, comparison)
 """The tests that need no retraining, in the order of the report."""
+
+RETRAINED: Mapping[Test, Callable[..., Sequence[str]]] = {
+    uniform_attention: uniform_attention_twins,
+    seed_variation: seed_variation_twins,
+    frozen_weights: frozen_weights_twins,
+    adversarial_twin: adversarial_twin_twins,
+    deceptive_twin: deceptive_twin_twins,
+    manipulation: manipulation_twins,
+    diverse_states: diverse_states_twins,
+    word_tying: word_tying_twins,
+}
+"""The tests that train twins of the model, each with the names of its twins for some settings."""
+
+SHAPED = (uniform_attention, seed_variation, frozen_weights, adversarial_twin, diverse_states, word_tying)
+"""The tests whose twins start from nothing, or have another shape: those of pooled classifiers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +65,25 @@ class Audit:
     layer: int | None
     head: int | None
     findings: tuple[Finding, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tests that this model or these texts do not allow, with the reason."""
 
     @property
     def summary(self) -> list[str]:
         """What this model's attention can and cannot be used for; every sentence rests on a finding."""
-        return list(_summary(self))
+        return list(sentences(self.findings))
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Called while an audit runs."""
+
+    test: Callable[[str], Report | None] = lambda _: None
+    """Called with the name of each test; returns what to call with its progress."""
+    estimated: Callable[[Sequence[str], float], None] = lambda *_: None
+    """Called once before twins are trained, with their names and an estimate of the seconds in all."""
+    step: Callable[[str, TrainingProgress], None] | None = None
+    """Called with the name of a twin after every step of its training."""
 
 
 def audit(
@@ -54,35 +95,94 @@ def audit(
     head: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
-    report: Callable[[str], Report | None] | None = None,
+    retrain: Sequence[Example] | None = None,
+    recipe: Recipe | None = None,
+    callbacks: Callbacks = Callbacks(),  # noqa: B008
     **settings: Any,
 ) -> Audit:
     """Run the tests of the attention debate on a model and texts.
 
-    ``tests`` are names of tests, all by default. The attention of ``layer`` (the last by default) is tested, of one
-    ``head`` or of all. Settings are those of the tests, as in ``{"permutation.shuffles": 20}``. With a folder ``out``,
-    findings are saved as they come, and the same call resumes. ``report`` is called with the name of each test, and
-    returns what to call with its progress.
+    ``tests`` are names of tests; by default all that the model and the texts allow. The attention of ``layer`` (the
+    last by default) is tested, of one ``head`` or of all. Settings are those of the tests, as in
+    ``{"permutation.shuffles": 20}``. With a folder ``out``, findings and twins are saved as they come, and the same
+    call resumes.
+
+    The tests that train twins of the model need labelled texts to train on, ``retrain``, and labels in ``data``, on
+    which the twins are tested; ``recipe`` says how to train.
 
     >>> audit(model, ["A fine film.", "A bore."], tests="permutation")          # doctest: +SKIP
     """
     examples = [e if isinstance(e, Example) else Example(str(i), e) for i, e in enumerate(data)]
     if not examples:
         raise BadInput("there is nothing to audit: pass at least one text")
-    chosen = _chosen(tests)
-    own = _settings(settings, chosen)
     study = Study(model, examples, encode_examples(model, examples), layer, head, seed)
-    if out is None:
-        findings = [_run(study, test, own, report) for test in chosen]
-    else:
-        findings = _saved(Path(out), study, chosen, own, report)
-    return Audit(model.name, len(examples), layer, head, tuple(findings))
+    chosen, left_out = _chosen(study, tests, retrain)
+    own = _settings(settings, chosen)
+    with _folder(out, study) as folder:
+        if any(test in RETRAINED for test in chosen):
+            study = replace(study, twins=_twins(study, folder, retrain, recipe, callbacks))
+            _announce(study, chosen, own, callbacks)
+        findings = [_finding(study, test, own[test.__name__], folder, callbacks) for test in chosen]
+    return Audit(model.name, len(examples), layer, head, tuple(findings), left_out)
 
 
-def _chosen(tests: str | Sequence[str] | None) -> list[Test]:
-    by_name = {test.__name__: test for test in TESTS}
-    names = list(by_name) if tests is None else [tests] if isinstance(tests, str) else list(tests)
-    return [by_name[choose(name, by_name, "test of attention")] for name in dict.fromkeys(names)]
+def _finding(study: Study, test: Test, settings: Mapping[str, Any], folder: Path, callbacks: Callbacks) -> Finding:
+    """A finding from the folder, or a new one, which is written as soon as it is known."""
+    file = folder / f"{test.__name__}.json"
+    finding = saved(file, settings)
+    if finding is None:
+        finding = test(replace(study, report=callbacks.test(test.__name__)), **settings)
+        save(file, settings, finding)
+    return finding
+
+
+@contextmanager
+def _folder(out: str | Path | None, study: Study) -> Generator[Path]:
+    """The folder of the audit, locked; without one, a temporary folder."""
+    with ExitStack() as stack:
+        if out is None:
+            yield Path(stack.enter_context(TemporaryDirectory()))
+            return
+        folder = Path(out)
+        stack.enter_context(locked(folder, mark="audit.json"))
+        facts = {
+            "model": digest(study.model),
+            "texts": [str(e.text) for e in study.examples],
+            "layer": study.layer,
+            "head": study.head,
+            "seed": study.seed,
+        }
+        claim(folder / "audit.json", facts)
+        yield folder
+
+
+# ------------------------------------------------------------------------------------------------------ choices
+
+
+def _chosen(
+    study: Study, names: str | Sequence[str] | None, retrain: Sequence[Example] | None
+) -> tuple[list[Test], dict[str, str]]:
+    """The tests to run, and those of the usual ones that cannot be run, with the reason."""
+    by_name = {test.__name__: test for test in (*TESTS, *RETRAINED)}
+    if names is not None:
+        listed = [names] if isinstance(names, str) else list(names)
+        chosen = [by_name[choose(name, by_name, "test of attention")] for name in dict.fromkeys(listed)]
+        if retrain is None and (trained := [test.__name__ for test in chosen if test in RETRAINED]):
+            raise BadInput(
+                f"{', '.join(trained)} trains twins of the model; pass labelled texts to train them on (--retrain)"
+            )
+        return chosen, {}
+    usual = [*TESTS, *(RETRAINED if retrain is not None else ())]
+    left_out = {test.__name__: why for test in usual if (why := _unsuitable(study, test, retrain or ())) is not None}
+    return [test for test in usual if test.__name__ not in left_out], left_out
+
+
+def _unsuitable(study: Study, test: Test, retrain: Sequence[Example]) -> str | None:
+    if test in SHAPED and not isinstance(study.model, Reshapes):
+        return "its twins start from nothing, as only pooled classifiers can"
+    if test is manipulation and not any(e.rationale for e in retrain):
+        return "no text marks impermissible tokens (--impermissible-column)"
+    return None
 
 
 def _settings(settings: Mapping[str, Any], tests: Sequence[Test]) -> dict[str, dict[str, Any]]:
@@ -97,123 +197,46 @@ def _settings(settings: Mapping[str, Any], tests: Sequence[Test]) -> dict[str, d
     return own
 
 
-def _run(
-    study: Study, test: Test, settings: Mapping[str, Mapping[str, Any]], report: Callable[[str], Report | None] | None
-) -> Finding:
-    name = test.__name__
-    return test(replace(study, report=None if report is None else report(name)), **settings[name])
+# ------------------------------------------------------------------------------------------------------ twins
+
+POOLED = Recipe(epochs=8, rate=1e-3, warmup=0.0, decay=1e-5)
+"""How twins that start from nothing are trained."""
+
+TUNED = Recipe(epochs=3, rate=2e-5)
+"""How copies of a transformer are trained."""
 
 
-# ------------------------------------------------------------------------------------------------------ the folder
-
-
-def _saved(
-    folder: Path,
+def _twins(
     study: Study,
-    tests: Sequence[Test],
-    settings: Mapping[str, Mapping[str, Any]],
-    report: Callable[[str], Report | None] | None,
-) -> list[Finding]:
-    """Run the tests that are not in the folder yet; each finding is written as soon as it is known."""
-    with locked(folder, mark="audit.json"):
-        _claim(folder, study)
-        findings: list[Finding] = []
-        for test in tests:
-            file = folder / f"{test.__name__}.json"
-            known = {"settings": _plain(settings[test.__name__])}
-            finding = _read(file, known)
-            if finding is None:
-                finding = _run(study, test, settings, report)
-                _write(file, {**known, "finding": asdict(finding)})
-            findings.append(finding)
-        return findings
+    folder: Path,
+    retrain: Sequence[Example] | None,
+    recipe: Recipe | None,
+    callbacks: Callbacks,
+) -> Twins:
+    assert retrain is not None
+    for what, examples in (("train on", retrain), ("test on", study.examples)):
+        if not examples or (unlabelled := [e.id for e in examples if e.label is None]):
+            raise BadInput(
+                f"twins need labelled texts to {what}"
+                + (f", and {unlabelled[0]!r} has no label (--label-column)" if examples else "")  # pyright: ignore
+            )
+    if len({e.label for e in retrain}) < 2:
+        raise BadInput(f"all texts to train on have the label {retrain[0].label!r}; twins need at least two labels")
+    used = recipe or (POOLED if isinstance(study.model, Reshapes) else TUNED)
+    train = blake2b(repr((used, list(retrain))).encode(), digest_size=16).hexdigest()
+    claim(folder / "training.json", {"training data or recipe": train})
+    return Twins(folder / "twins", retrain, used, callbacks.step)
 
 
-def _claim(folder: Path, study: Study) -> None:
-    """Write down what is audited; refuse a folder that holds the audit of something else."""
-    facts = {
-        "model": digest(study.model),
-        "texts": [str(e.text) for e in study.examples],
-        "layer": study.layer,
-        "head": study.head,
-        "seed": study.seed,
-    }
-    file = folder / "audit.json"
-    if not file.exists():
-        _write(file, facts)
-        return
-    try:
-        before: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
-    if other := [name for name, value in facts.items() if before.get(name) != value]:
-        raise BadInput(f"{folder} holds an audit with another {' and '.join(other)}; choose another folder")
-
-
-def _read(file: Path, known: Mapping[str, Any]) -> Finding | None:
-    """A saved finding, unless it was made with other settings or is damaged: then it is made again."""
-    try:
-        stored: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        if {name: stored[name] for name in known} != known:
-            return None
-        return finding_from(stored["finding"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _write(file: Path, facts: Mapping[str, Any]) -> None:
-    with complete(file) as out:
-        out.write(json.dumps(facts, ensure_ascii=False).encode())
-
-
-def _plain(settings: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(dict(settings), default=asdict))
-
-
-def finding_from(stored: Mapping[str, Any]) -> Finding:
-    """Restore a finding from its JSON form."""
-    measures = tuple(Measure(m["name"], Estimate(**m["estimate"]), tuple(m["values"])) for m in stored["measures"])
-    facts: dict[str, Any] = {**stored, "measures": measures}
-    return Finding(**facts)
-
-
-# ------------------------------------------------------------------------------------------------------ the summary
-
-
-def _summary(audit: Audit) -> Iterator[str]:
-    for finding in audit.findings:
-        yield f"{_USES[finding.test][finding.verdict]} {finding.answer}"
-
-
-_USES: Mapping[str, Mapping[str, str]] = {
-    "correlation": {
-        "explanation": "The order of attention can be read as an order of importance, as far as leave-one-out goes.",
-        "no explanation": "Attention should not be read as an order of importance: gradients order the words better.",
-        "unclear": "Whether attention orders words as well as gradients do cannot be said from these texts.",
-    },
-    "permutation": {
-        "explanation": "The prediction depends on which words attention is on.",
-        "no explanation": "In most texts the prediction does not depend on which words attention is on.",
-        "unclear": "Whether most predictions depend on which words attention is on cannot be said from these texts.",
-    },
-    "adversary": {
-        "explanation": "The prediction needs attention that is close to the model's own.",
-        "no explanation": "Attention is not the only story: very different weights tell the same prediction.",
-        "unclear": "Whether most texts have a far adversary cannot be said from these texts.",
-    },
-    "erasure": {
-        "explanation": "Attention finds the weights that decide, at least as well as the gradient.",
-        "no explanation": "Attention is a poor guide to the weights that decide: the gradient finds them sooner.",
-        "unclear": "Whether attention finds the weights that decide as soon as the gradient cannot be said.",
-    },
-    "intervention": {
-        "explanation": "Attention can be changed on its own.",
-        "no explanation": "Attention does not change on its own: inputs that change it also change the states below.",
-        "unclear": "Whether attention can be changed on its own cannot be said from these texts.",
-    },
-    "comparison": {
-        "explanation": "As an explanation of which words matter, attention is as faithful as the best method here.",
-        "no explanation": "To learn which words matter, use a saliency method instead of attention.",
-        "unclear": "Attention and the best saliency method are statistically indistinguishable here.",
-    },
-}
+def _announce(
+    study: Study, tests: Sequence[Test], settings: Mapping[str, Mapping[str, Any]], callbacks: Callbacks
+) -> None:
+    """Report which twins are to be trained, and about how long that takes."""
+    assert study.twins is not None
+    names = dict.fromkeys(
+        name for test in tests if test in RETRAINED for name in RETRAINED[test](**settings[test.__name__])
+    )
+    missing = [name for name in names if not study.twins.has(name)]
+    if missing:
+        each = seconds_per_training(study.model, study.twins.examples, study.twins.recipe)
+        callbacks.estimated(missing, each * len(missing))

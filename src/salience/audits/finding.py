@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from salience.core.stats import Estimate, estimate, share
+from salience.core.stats import Estimate, estimate, share, table_interval
 
 Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
@@ -32,6 +32,14 @@ class Measure:
         numbers = np.asarray(marks, dtype=float)
         numbers = numbers if defined is None else np.where(np.isnan(defined), np.nan, numbers)
         return cls(name, share(numbers), tuple(numbers.tolist()))
+
+    @classmethod
+    def between(cls, name: str, a: ArrayLike, b: ArrayLike) -> "Measure":
+        """The difference a − b of tables of (seeds × texts); its interval covers new texts and, if many, new seeds."""
+        d = np.atleast_2d(np.asarray(a, dtype=float) - np.asarray(b, dtype=float))
+        low, high = table_interval(d)
+        each = d.mean(0)
+        return cls(name, Estimate(float(d.mean()), float(low), float(high), len(each)), tuple(each.tolist()))
 
     @property
     def percent(self) -> str:

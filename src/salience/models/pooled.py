@@ -39,6 +39,8 @@ class PooledConfig:
     attention: int = 64
     """Units of additive attention."""
     scoring: Scoring = "tanh"
+    joined: bool = False
+    """Whether states are [h; e], the encoder's output beside the embedding."""
     dropout: float = 0.0
     longest: int = 4096
     model_type: str = "salience_pooled"
@@ -54,7 +56,8 @@ class PooledNetwork(nn.Module):
     Attention: ``tanh`` is a = softmax(v · tanh(W h)), ``dot`` is a = softmax(v · h / √k), ``uniform`` is 1 / n.
     ``fixed`` attention is given from outside, as an edit of every pass.
 
-    Paper: Jain & Wallace 2019, arXiv:1902.10186; Mohankumar et al. 2020, arXiv:2004.14243 (orthogonal)
+    Papers: Jain & Wallace 2019, arXiv:1902.10186; Mohankumar et al. 2020, arXiv:2004.14243 (orthogonal); Tutek &
+    Šnajder 2020, arXiv:2005.09379 (joined)
     """
 
     def __init__(self, config: PooledConfig) -> None:
@@ -64,6 +67,7 @@ class PooledNetwork(nn.Module):
         self.config = config
         directions = 2 if config.encoder == "bilstm" else 1
         width = config.embedding if config.encoder == "embedding" else config.hidden * directions
+        width += config.embedding * config.joined
         self.words = nn.Embedding(config.vocabulary, config.embedding, padding_idx=0)
         self.lstm = (
             nn.LSTM(config.embedding, config.hidden, batch_first=True, bidirectional=directions == 2)
@@ -89,7 +93,7 @@ class PooledNetwork(nn.Module):
         """Return the logits, the encoder's input and output, and the attention weights."""
         if start is None:
             e = e if edit_hidden is None else edit_hidden(Site(0), e)
-            h = self.encode(self.dropout(e), mask)
+            h = self.states(self.dropout(e), mask)
             h = h if edit_hidden is None else edit_hidden(Site(1), h)
         else:
             h = start.hidden
@@ -100,6 +104,11 @@ class PooledNetwork(nn.Module):
             raise BadInput("the attention of this model is given from outside; pass it as edit_attention")
         context = (a[:, 0] @ h)[:, 0]
         return self.classifier(self.dropout(context)), (e, h), a
+
+    def states(self, e: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t k"]:
+        """Return the states that attention averages."""
+        h = self.encode(e, mask)
+        return torch.cat([h, e], -1) if self.config.joined else h
 
     def attend(self, h: Float[Tensor, "b t k"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t"]:
         """Return the attention weights."""
@@ -279,9 +288,13 @@ class Pooled:
         weights = {k: v.to(dtype).contiguous() for k, v in self.module.state_dict().items()}
         save_file(weights, path / "model.safetensors")
 
-    def fresh(self, labels: Sequence[str], seed: int) -> "Pooled":
-        """Create an untrained model of the same shape and vocabulary for these labels, initialised by ``seed``."""
-        model = Pooled.new(replace(self.config, labels=tuple(labels)), self.tokenizer, name=self.name, seed=seed)
+    def fresh(self, labels: Sequence[str], seed: int, **changes: Any) -> "Pooled":
+        """Create an untrained model of the same vocabulary for these labels, initialised by ``seed``.
+
+        Its shape is the same but for ``changes`` of the configuration, such as ``scoring="uniform"``.
+        """
+        config = replace(self.config, labels=tuple(labels), **changes)
+        model = Pooled.new(config, self.tokenizer, name=self.name, seed=seed)
         model.module.to(self.words.weight)
         return model
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Trainer
 
-from salience.core.passes import forward
 from salience.core.types import Batch
 from salience.errors import BadInput, BadModel
 from salience.models.huggingface import HuggingFace
@@ -91,11 +90,8 @@ class SalienceTrainer(Trainer):
             )
         special = torch.isin(ids, self._special.to(ids.device)) | ~mask
         batch = Batch(ids, mask, special, inputs.get("token_type_ids"))
-        output = adapter(batch, attention=self.objective.attention)
-        reference = self.objective.reference
-        frozen = None if reference is None else forward(reference, batch, attention="read")
-        labels = _labels(inputs["labels"], adapter)
-        return Step(adapter, batch, output, labels, inputs[COLUMN].to(output.logits) * ~special, frozen)
+        guide = inputs[COLUMN].to(torch.promote_types(adapter.words.weight.dtype, torch.float32)) * ~special
+        return self.objective.step(adapter, batch, _labels(inputs["labels"], adapter), guide)
 
     @property
     def _special(self) -> Tensor:

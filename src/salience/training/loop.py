@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from salience.core.executor import Executor
 from salience.core.files import complete_folder
-from salience.core.passes import forward
 from salience.core.rows import lengths
 from salience.core.shares import count_of
 from salience.core.text import Encoded
@@ -138,7 +137,7 @@ def fit(
     model = as_model(model)
     tokens = encode_examples(model, examples) if encoded is None else encoded
     place = None if folder is None else Path(folder)
-    identity = "" if place is None else _digest(model, [*examples, *(encoded or ())], objective, recipe)
+    identity = "" if place is None else training_digest(model, [*examples, *(encoded or ())], objective, recipe)
     with model.executor.lock:  # a pass of another thread freezes the parameters
         state = _State.begin(model, identity, -(-len(examples) // recipe.batch), recipe)
     if place is not None:
@@ -237,10 +236,8 @@ def _diverged(state: "_State", ids: Sequence[str], place: Path | None, what: str
 def step_of(model: Model, examples: Sequence[Example], encoded: Sequence[Encoded], objective: Objective) -> Step:
     """Run the model on some examples and collect what the objective needs."""
     batch = model.batch(encoded)
-    output = model(batch, attention=objective.attention)
-    reference = None if objective.reference is None else forward(objective.reference, batch, attention="read")
     guide = guides_of(examples, encoded, batch.ids.device)
-    return Step(model, batch, output, labels_of(model, examples), guide, reference)
+    return objective.step(model, batch, labels_of(model, examples), guide)
 
 
 def labels_of(model: Model, examples: Sequence[Example]) -> Tensor:
@@ -456,12 +453,13 @@ def epoch_from(stored: Mapping[str, Any]) -> Epoch:
     return replace(Epoch(**stored), steps=_by_step(stored["steps"]))
 
 
-def _digest(model: Model, examples: Sequence[Example | Encoded], objective: Objective, recipe: Recipe) -> str:
+def training_digest(model: Model, examples: Sequence[Example | Encoded], objective: Objective, recipe: Recipe) -> str:
     """A hash of everything that determines the result of training."""
     result = blake2b(digest(model).encode(), digest_size=16)
     terms = [(t.name, t.weight, t.schedule, sorted(t.settings.items())) for t in objective.terms]
     reference = None if objective.reference is None else digest(objective.reference)
-    for value in (recipe, terms, reference, *examples):
+    imposed = () if objective.impose is None else (getattr(objective.impose, "__qualname__", repr(objective.impose)),)
+    for value in (recipe, terms, reference, *imposed, *examples):
         result.update(repr(value).encode())
     return result.hexdigest()
 

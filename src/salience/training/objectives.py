@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from salience.core.types import Batch, Model, Output, Weights
+from salience.core.passes import forward
+from salience.core.types import Batch, Edit, Model, Output, Weights
 from salience.errors import BadInput, UnsupportedModel, choose
 from salience.methods.attention import QueryRow, readout
 
@@ -59,6 +60,9 @@ Loss = Callable[..., Float[Tensor, " b"]]
 
 Over = Callable[[Tensor, Tensor], Bool[Tensor, " b"]]
 """(labels, guide) -> which texts a loss is averaged over."""
+
+Impose = Callable[[Batch, Tensor, Output | None], Edit]
+"""(batch, guide, output of the reference model) -> the edit of attention that every pass of training uses."""
 
 
 def labelled(labels: Tensor, guide: Tensor) -> Bool[Tensor, " b"]:
@@ -296,7 +300,8 @@ class Term:
 
     The schedule keeps λ at ``weight`` (``constant``), raises it linearly from 0 (``rise``), lowers it linearly to 0
     (``fall``), or lowers it along a half cosine (``cosine``). Set ``attention`` if the loss reads attention weights or
-    differentiates the model itself; the model then runs without fused attention kernels.
+    differentiates the model itself; the model then runs without fused attention kernels. Set ``hidden`` if it reads
+    hidden states.
     """
 
     loss: Loss
@@ -305,6 +310,7 @@ class Term:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     over: Over = guided
     attention: bool = True
+    hidden: bool = False
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -334,7 +340,8 @@ class Objective:
     """A weighted sum of losses, Σ λ_i · L_i. The task is an ordinary term and may be left out.
 
     ``reference`` is a frozen model that also runs on every batch, so that losses can compare the two outputs. An
-    adversarial objective uses it for the model to imitate.
+    adversarial objective uses it for the model to imitate. ``impose`` returns the edit of attention that the model is
+    trained with, if its attention is not its own.
 
     >>> Objective((TASK, Term(attention_to_explanation, weight=0.5))).names
     ('task', 'attention_to_explanation')
@@ -342,6 +349,7 @@ class Objective:
 
     terms: tuple[Term, ...] = (TASK,)
     reference: Model | None = None
+    impose: Impose | None = None
 
     def __post_init__(self) -> None:
         if not self.terms or len(set(self.names)) < len(self.terms):
@@ -362,6 +370,18 @@ class Objective:
     def attention(self) -> Weights | None:
         """How the forward pass must return attention weights."""
         return "differentiable" if any(term.attention for term in self.terms) else None
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the forward pass must return hidden states."""
+        return any(term.hidden for term in self.terms)
+
+    def step(self, model: Model, batch: Batch, labels: Tensor, guide: Tensor) -> Step:
+        """Run the model, and the reference model, on a batch."""
+        reference = None if self.reference is None else forward(self.reference, batch, attention="read")
+        edit = None if self.impose is None else self.impose(batch, guide, reference)
+        output = model(batch, attention=self.attention, hidden=self.hidden, edit_attention=edit)
+        return Step(model, batch, output, labels, guide, reference)
 
     def weights_at(self, progress: float) -> dict[str, float]:
         return {term.name: term.weight_at(progress) for term in self.terms}

@@ -1,0 +1,111 @@
+"""Can a model be trained to predict the same with other attention? (Wiegreffe & Pinter 2019, section 4)"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from salience.audits.adversary import FAR
+from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.frozen_weights import guided_by
+from salience.audits.study import Study, standard_name
+from salience.audits.weights import total_variation
+from salience.core.types import Model
+from salience.training.deception import imitation
+from salience.training.twins import probabilities
+
+WEIGHTS = (0.0, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
+"""The weights λ that are tried."""
+
+LOSS = 0.02
+"""The accuracy that an adversary may lose and still count as predicting the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A twin trained against the base model with one λ, and what it does on every text."""
+
+    weight: float
+    model: Model
+    correct: Float[np.ndarray, " n"]
+    change: Float[np.ndarray, " n"]
+    """TVD between its output and that of the base model."""
+    distance: Float[np.ndarray, " n"]
+    """JSD between its attention and that of the base model."""
+
+
+def adversaries(study: Study, weights: Sequence[float]) -> list[Trained]:
+    """Train a twin for each λ: L = TVD(ŷ_a, ŷ_b) − λ · KL(a_a ‖ a_b)."""
+    base = study.standard()
+    p = probabilities(base, study.examples)
+    trained: list[Trained] = []
+    for weight in weights:
+        model = study.twin(_name(weight), imitation(base, weight), seed=1)
+        change = total_variation(probabilities(model, study.examples), p).numpy()
+        trained.append(Trained(weight, model, study.correct(model), change, study.distances(base, model)))
+    return trained
+
+
+def adversarial_twin(study: Study, *, weights: Sequence[float] = WEIGHTS) -> Finding:
+    """Can a model be trained to predict the same with other attention?"""
+    base = study.standard()
+    correct, trained = study.correct(base), adversaries(study, weights)
+    best = furthest(trained, float(correct.mean()))
+    by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, _name(best.weight))
+    lead = Measure.between("accuracy with frozen weights, the model's − the adversary's", by_base, by_best)
+    curve = [
+        measure
+        for one in trained
+        for measure in (
+            Measure.of(f"accuracy, λ = {one.weight:g}", one.correct),
+            Measure.of(f"change of the output (TVD), λ = {one.weight:g}", one.change),
+            Measure.of(f"distance of attention (JSD), λ = {one.weight:g}", one.distance),
+        )
+    ]
+    chosen = curve[3 * trained.index(best) :][:3]
+    return Finding(
+        test="adversarial_twin",
+        question="Can a model be trained to predict the same with other attention?",
+        measures=(
+            lead,
+            Measure.of("accuracy, the model's twin", correct),
+            Measure.of("accuracy with frozen weights, the model's", by_base),
+            Measure.of("accuracy with frozen weights, the adversary's", by_best),
+            *curve,
+        ),
+        expected="no adversary is far; or its weights, unlike the model's, do not help a model without context",
+        verdict=_verdict(chosen[2], lead),
+        answer=(
+            f"The furthest adversary within {100 * LOSS:g} points of accuracy (λ = {best.weight:g}): accuracy "
+            f"{chosen[0].estimate.mean:.1%} (base {correct.mean():.1%}), TVD {chosen[1].estimate}, JSD "
+            f"{chosen[2].estimate}. Frozen in a model without context, the base's weights give {by_base.mean():.1%}, "
+            f"the adversary's {by_best.mean():.1%}; difference {lead.estimate}."
+        ),
+        source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 4",
+    )
+
+
+def furthest(trained: Sequence[Trained], accuracy: float) -> Trained:
+    """The twin furthest from the base among those that are as accurate, or the most accurate of all."""
+    alike = [one for one in trained if one.correct.mean() >= accuracy - LOSS]
+    if not alike:
+        return max(trained, key=lambda one: float(one.correct.mean()))
+    return max(alike, key=lambda one: float(np.nanmean(one.distance)))
+
+
+def _verdict(distance: Measure, lead: Measure):
+    """An adversary that is near says for attention; one that is far, unless its weights are worse, says against."""
+    if distance.estimate.high < FAR:
+        return "explanation"
+    return by_difference(lead.estimate, more_is_explanation=True)
+
+
+def _name(weight: float) -> str:
+    return f"adversarial-{weight:g}"
+
+
+def adversarial_twin_twins(*, weights: Sequence[float] = WEIGHTS) -> Sequence[str]:
+    """The names of the twins that the test trains."""
+    adversarial = [_name(weight) for weight in weights]
+    return [standard_name(0), *adversarial, "mlp-guided-by-standard", f"mlp-guided-by-{adversarial[-1]}"]

@@ -1,0 +1,69 @@
+"""Can this model be changed so that its attention misleads while its predictions stay? (Snell et al. 2021)"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from salience.audits.correlation import PAIRS, correlated
+from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.study import Study
+from salience.audits.weights import SAME_OUTPUT, Attended, total_variation
+from salience.core.types import Model
+from salience.training.deception import imitation
+from salience.training.twins import probabilities
+
+WEIGHT = 0.02
+"""The weight λ of the distance between both attentions."""
+
+
+def deceptive_twin(study: Study, *, weight: float = WEIGHT) -> Finding:
+    """Can this model be changed so that its attention misleads while its predictions stay?
+
+    L = TVD(ŷ_P, ŷ_Q) − λ · KL(a_P ‖ a_Q); the twin Q starts as a copy of the model P.
+    """
+    twin = study.copied(_name(weight), imitation(study.model, weight, of="reference"))
+    before, after = _influence(study, study.model), _influence(study, twin)
+    change = total_variation(*(probabilities(model, study.examples) for model in (twin, study.model))).numpy()
+    lead = Measure.of("τ(attention, leave-one-out) of the twin", after)
+    same = Measure.share("texts whose output stays", change <= SAME_OUTPUT)
+    correct = [study.correct(model) for model in (study.model, twin)]
+    return Finding(
+        test="deceptive_twin",
+        question="Can this model be changed so that its attention misleads while its predictions stay?",
+        measures=(
+            lead,
+            Measure.of("τ(attention, leave-one-out) of the model", before),
+            Measure.of("change of the output (TVD)", change),
+            same,
+            Measure.of("distance of attention (JSD)", study.distances(study.model, twin)),
+            Measure.of("accuracy, model", correct[0]),
+            Measure.of("accuracy, twin", correct[1]),
+        ),
+        expected="a twin with the same predictions attends to the same influential words",
+        verdict=by_difference(lead.estimate, more_is_explanation=True),
+        answer=(
+            f"τ(attention, leave-one-out) is {np.nanmean(before):.3f} in the model and {lead.estimate} in a twin that "
+            f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same.percent} of the texts; accuracy "
+            f"{correct[0].mean():.1%} and {correct[1].mean():.1%}."
+        ),
+        source="Snell et al. 2021, arXiv:2103.07601, after Wiegreffe & Pinter 2019, arXiv:1908.04626",
+    )
+
+
+def _influence(study: Study, model: Model) -> np.ndarray:
+    """Kendall's τ between attention and leave-one-out for every text."""
+    place = PAIRS.index("attention, leave-one-out")
+
+    def test(attended: Attended):
+        return {"tau": correlated(attended).tau[place]}
+
+    return study.each(test, model)["tau"]
+
+
+def _name(weight: float) -> str:
+    return f"deceptive-{weight:g}"
+
+
+def deceptive_twin_twins(*, weight: float = WEIGHT) -> Sequence[str]:
+    """The names of the twins that the test trains."""
+    return [_name(weight)]

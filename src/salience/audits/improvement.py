@@ -1,0 +1,149 @@
+"""Can training make attention an explanation? (Mohankumar et al. 2020; Tutek & Šnajder 2020)
+
+Twins are trained whose states keep apart, or keep the identity of their word; then the tests of permutation, adversary,
+erasure and correlation are run again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salience.audits.adversary import Search, adversarial
+from salience.audits.correlation import PAIRS, correlated
+from salience.audits.erasure import fractions_to_flip
+from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.permutation import permuted
+from salience.audits.study import Study
+from salience.audits.weights import Attended
+from salience.core.passes import forward
+from salience.training.objectives import TASK, Objective, Term, every
+from salience.training.states import conicity, conicity_of, masked_words, tying
+
+LSTM: Mapping[str, Any] = {"encoder": "lstm", "hidden": 128}
+"""The encoder of Mohankumar et al. reads in one direction."""
+
+TIED: Mapping[str, Any] = {"encoder": "bilstm", "embedding": 128, "hidden": 64}
+"""A shape in which states are as wide as embeddings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of training a twin."""
+
+    name: str
+    terms: tuple[Term, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def diverse_states(study: Study, *, weight: float = 0.5, search: Search = Search()) -> Finding:  # noqa: B008
+    """Does training with diverse states make attention an explanation?"""
+    return _improved(
+        study,
+        _diverse(weight),
+        search,
+        test="diverse_states",
+        question="Does training with diverse states make attention an explanation?",
+        source="Mohankumar et al. 2020, arXiv:2004.14243",
+    )
+
+
+def word_tying(study: Study, *, weight: float = 1.0, search: Search = Search()) -> Finding:  # noqa: B008
+    """Does training with states that keep their word make attention an explanation?"""
+    return _improved(
+        study,
+        _tied(weight),
+        search,
+        test="word_tying",
+        question="Does training with states that keep their word make attention an explanation?",
+        source="Tutek & Šnajder 2020, arXiv:2005.09379",
+    )
+
+
+def _diverse(weight: float) -> tuple[Variant, ...]:
+    penalty = Term(conicity, weight, over=every, attention=False, hidden=True)
+    return (
+        Variant("lstm", changes=LSTM),
+        Variant(f"diverse-{weight:g}", (penalty,), LSTM),
+        Variant("orthogonal", changes={**LSTM, "encoder": "orthogonal_lstm"}),
+    )
+
+
+def _tied(weight: float) -> tuple[Variant, ...]:
+    losses = {"tied": tying, "masked": masked_words}
+    return (
+        Variant("wide", changes=TIED),
+        *(
+            Variant(f"{name}-{weight:g}", (Term(loss, weight, over=every, attention=False, hidden=True),), TIED)
+            for name, loss in losses.items()
+        ),
+        Variant("joined", changes={**TIED, "joined": True}),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ the tests again
+
+TESTED = (
+    "median change of the output when shuffled (TVD)",
+    "distance of an adversary (JSD)",
+    "fraction to flip, attention",
+    "fraction to flip, random",
+    "τ(attention, gradient)",
+    "conicity",
+)
+
+
+def examined(study: Study, variant: Variant, search: Search) -> dict[str, np.ndarray]:
+    """Train a variant; returns its accuracy and the numbers of the tests, for every text."""
+    model = study.twin(variant.name, Objective((TASK, *variant.terms)), **variant.changes)
+
+    def test(attended: Attended) -> dict[str, Tensor]:
+        fractions = fractions_to_flip(attended, seed=study.seed)
+        numbers = (
+            permuted(attended, seed=study.seed).change,
+            adversarial(attended, search=search, seed=study.seed).distance,
+            fractions["attention"].nan_to_num(1.0),
+            fractions["random"].nan_to_num(1.0),
+            correlated(attended).tau[PAIRS.index("attention, gradient")],
+            conicity_of(forward(model, attended.batch, hidden=True).hidden[-1], attended.batch),
+        )
+        undefined = torch.where(attended.lengths < 2, torch.nan, 0.0)
+        return {name: values + undefined for name, values in zip(TESTED, numbers, strict=True)}
+
+    values = study.each(test, model)
+    return {"accuracy": study.correct(model), **{name: values[name] for name in TESTED}}
+
+
+def _improved(
+    study: Study, variants: Sequence[Variant], search: Search, *, test: str, question: str, source: str
+) -> Finding:
+    results = {variant.name: examined(study, variant, search) for variant in variants}
+    plain, first, *_ = results
+    lead = Measure.of(f"{TESTED[0]}, {first} − {plain}", results[first][TESTED[0]] - results[plain][TESTED[0]])
+    rows = [Measure.of(f"{what}, {name}", values[what]) for what in results[plain] for name, values in results.items()]
+    listed = "; ".join(
+        f"{name}: " + ", ".join(f"{what} {np.nanmean(values[what]):.3f}" for what in values)
+        for name, values in results.items()
+    )
+    return Finding(
+        test=test,
+        question=question,
+        measures=(lead, *rows),
+        expected="the prediction then depends more on attention, with no loss of accuracy",
+        verdict=by_difference(lead.estimate, more_is_explanation=True),
+        answer=f"{listed}.",
+        source=source,
+    )
+
+
+def diverse_states_twins(*, weight: float = 0.5, search: Search = Search()) -> Sequence[str]:  # noqa: B008
+    """The names of the twins that the test trains."""
+    return [variant.name for variant in _diverse(weight)]
+
+
+def word_tying_twins(*, weight: float = 1.0, search: Search = Search()) -> Sequence[str]:  # noqa: B008
+    """The names of the twins that the test trains."""
+    return [variant.name for variant in _tied(weight)]

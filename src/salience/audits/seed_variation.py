@@ -1,0 +1,51 @@
+"""How much does attention vary between training runs? (Wiegreffe & Pinter 2019, section 3.2)"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from salience.audits.finding import Finding, Measure, by_share
+from salience.audits.study import Study, standard_name
+from salience.audits.weights import jensen_shannon
+
+
+def seed_variation(study: Study, *, seeds: int = 5) -> Finding:
+    """How much does attention vary between training runs?"""
+    base = study.standard(0)
+    between = np.median([study.distances(base, study.standard(seed)) for seed in range(1, seeds)], axis=0)
+    attention = study.attention(base)
+    by_chance = np.array([_to_shuffled(a, study.seed) for a in attention])
+    closer = Measure.share("texts whose attention varies less than by chance", between < by_chance, between)
+    measures = (
+        closer,
+        Measure.of("distance between seeds (JSD)", between),
+        Measure.of("distance to shuffled attention (JSD)", by_chance),
+        Measure.of("largest attention weight", [float(a.max()) for a in attention]),
+    )
+    return Finding(
+        test="seed_variation",
+        question="Do training runs with other seeds attend alike?",
+        measures=measures,
+        expected="attention of another seed is closer than shuffled attention, in most texts",
+        verdict=by_share(closer.estimate, more_is_explanation=True),
+        answer=(
+            f"Between {seeds} seeds, attention differs (JSD) by {measures[1].estimate}, from its own weights shuffled "
+            f"by {measures[2].estimate}; it varies less than by chance in {closer.percent} of the texts."
+        ),
+        source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 3.2",
+    )
+
+
+def _to_shuffled(a: torch.Tensor, seed: int, shuffles: int = 20) -> float:
+    """The median distance between weights and the same weights in another order; NaN for a single weight."""
+    if len(a) < 2:
+        return np.nan
+    rng = torch.Generator().manual_seed(seed)
+    orders = torch.stack([torch.randperm(len(a), generator=rng) for _ in range(shuffles)])
+    return float(jensen_shannon(a.expand(shuffles, -1), a[orders]).median())
+
+
+def seed_variation_twins(*, seeds: int = 5) -> Sequence[str]:
+    """The names of the twins that the test trains."""
+    return [standard_name(seed) for seed in range(seeds)]

@@ -18,11 +18,11 @@ from salience.core.executor import Report
 from salience.core.files import complete, locked
 from salience.core.settings import check, settings_of
 from salience.core.stats import Estimate
-from salience.core.text import Text
-from salience.core.types import Model
-from salience.data.examples import Example, encode_examples
+from salience.data.examples import encode_examples
+from salience.data.texts import examples_of
 from salience.errors import BadInput, choose
 from salience.models.identity import digest
+from salience.models.loading import as_model
 
 Test = Callable[..., Finding]
 TESTS: tuple[Test, ...] = (correlation, permutation, adversary, erasure, intervention, comparison)
@@ -46,8 +46,8 @@ class Audit:
 
 
 def audit(
-    model: Model,
-    data: Sequence[Example] | Sequence[Text],
+    model: object,
+    data: object,
     *,
     tests: str | Sequence[str] | None = None,
     layer: int | None = None,
@@ -55,9 +55,11 @@ def audit(
     seed: int = 0,
     out: str | Path | None = None,
     report: Callable[[str], Report | None] | None = None,
+    text_column: str = "text",
+    pair_column: str | None = None,
     **settings: Any,
 ) -> Audit:
-    """Run the tests of the attention debate on a model and texts.
+    """Run the tests of the attention debate on a model and texts, which are given as for :func:`salience.explain`.
 
     ``tests`` are names of tests, all by default. The attention of ``layer`` (the last by default) is tested, of one
     ``head`` or of all. Settings are those of the tests, as in ``{"permutation.shuffles": 20}``. With a folder ``out``,
@@ -66,17 +68,18 @@ def audit(
 
     >>> audit(model, ["A fine film.", "A bore."], tests="permutation")          # doctest: +SKIP
     """
-    examples = [e if isinstance(e, Example) else Example(str(i), e) for i, e in enumerate(data)]
+    examples = examples_of(data, text_column=text_column, pair_column=pair_column)
     if not examples:
         raise BadInput("there is nothing to audit: pass at least one text")
     chosen = _chosen(tests)
     own = _settings(settings, chosen)
-    study = Study(model, examples, encode_examples(model, examples), layer, head, seed)
+    known = as_model(model)
+    study = Study(known, examples, encode_examples(known, examples), layer, head, seed)
     if out is None:
         findings = [_run(study, test, own, report) for test in chosen]
     else:
         findings = _saved(Path(out), study, chosen, own, report)
-    return Audit(model.name, len(examples), layer, head, tuple(findings))
+    return Audit(known.name, len(examples), layer, head, tuple(findings))
 
 
 def _chosen(tests: str | Sequence[str] | None) -> list[Test]:

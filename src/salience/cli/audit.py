@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli.options import ModelOptions, example_lines, model, pairs, sample_source, source_of
+from salience.cli.checks import check_data, check_model
+from salience.cli.options import (
+    COUNT,
+    SEED,
+    WHOLE,
+    ModelOptions,
+    example_lines,
+    model,
+    pairs,
+    sample_source,
+    source_of,
+)
 from salience.cli.output import print_points, written
 from salience.core.characters import to_json as safe_json
 
@@ -34,12 +45,12 @@ if TYPE_CHECKING:
     help="Test to run; may be repeated.  [default: all: correlation, permutation, adversary, erasure, intervention, "
     "comparison]",
 )
-@click.option("--layer", type=int, metavar="N", help="Layer whose attention is tested.  [default: the last]")
-@click.option("--head", type=click.IntRange(1), metavar="N", help="Only head to change.  [default: all]")
+@click.option("--layer", type=WHOLE, metavar="N", help="Layer whose attention is tested.  [default: the last]")
+@click.option("--head", type=COUNT, metavar="N", help="Only head to change.  [default: all]")
 @click.option("--set", "settings", metavar="TEST.KEY=VALUE", multiple=True, help="Setting of a test; may be repeated.")
 @click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Use only the first N texts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option("--limit", type=COUNT, metavar="N", help="Use only the first N texts.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
 @click.option(
     "--out",
     metavar="FOLDER",
@@ -57,6 +68,8 @@ def audit(model: ModelOptions, **options: Any) -> None:
     the prediction is read again. Each test says what it asked, the number with its interval, and what the number
     would be if attention were an explanation.
     """
+    check_data(options, "data", labelled=False)
+    check_model(model.model, **model.options)
     from salience.audits import audit as run_audit
     from salience.data.examples import examples as read
     from salience.models import load

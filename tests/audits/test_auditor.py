@@ -1,9 +1,12 @@
 """The audit as a whole: findings, verdicts, the folder that resumes, the command and its page."""
 
 import json
+import subprocess
+import sys
 from math import nan
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -96,6 +99,22 @@ def test_a_verdict_needs_an_interval_on_one_side(low: float, high: float, more: 
     assert by_difference(shifted, more_is_explanation=more) == verdict
 
 
+@pytest.mark.parametrize("form", ["frame", "text", "columns"])
+def test_models_and_texts_are_given_as_to_explain(form: str):
+    model, texts = build("bert"), TEXTS[:1] if form == "text" else TEXTS
+    data = {
+        "frame": pd.DataFrame({"text": texts}),
+        "text": texts[0],
+        "columns": [{"review": text} for text in texts],
+    }[form]
+    options = {"tests": "permutation", "permutation.shuffles": 3}
+    expected = salience.audit(model, texts, **options)
+    pair = (model.module, model.tokenizer)
+    result = salience.audit(pair, data, text_column="review" if form == "columns" else "text", **options)
+    assert [f.answer for f in result.findings] == [f.answer for f in expected.findings]
+    assert [m.values for m in result.findings[0].measures] == [m.values for m in expected.findings[0].measures]
+
+
 # ------------------------------------------------------------------------------------------------------ the folder
 
 
@@ -162,6 +181,24 @@ def test_the_command_audits_the_bundled_model(tmp_path: Path, capsys: pytest.Cap
     assert len(facts["findings"][0]["measures"][0]["values"]) == 9
     assert run(["audit", "--model", "sentiment_bilstm", "--test", "nothing", *options[:2]]) == 2
     assert "unknown test of attention" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "no-such.jsonl"], "no-such.jsonl"),
+        (["--model", "no/such/folder"], "no/such/folder"),
+        (["--limit", "9" * 40], "is not a whole number of at least 1"),
+        (["--seed", "-1"], "is not a whole number of at least 0"),
+        (["--layer", "9" * 40], "is not a whole number"),
+    ],
+)
+def test_mistakes_are_reported_before_torch_is_imported(arguments: list[str], message: str):
+    code = "import sys; from salience.cli import run; c = run(sys.argv[1:]); assert 'torch' not in sys.modules; exit(c)"
+    line = [sys.executable, "-c", code, "audit", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
 
 
 def test_the_terminal_shows_a_finding_of_one_text():

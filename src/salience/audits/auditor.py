@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from salience.audits.adversarial_twin import adversarial_twin, adversarial_twin_twins
 from salience.audits.adversary import adversary
@@ -28,11 +28,11 @@ from salience.audits.uniform_attention import uniform_attention, uniform_attenti
 from salience.core.executor import Report
 from salience.core.files import locked
 from salience.core.settings import check, settings_of
-from salience.core.text import Text
-from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
+from salience.data.texts import examples_of
 from salience.errors import BadInput, choose
 from salience.models.identity import digest
+from salience.models.loading import as_model
 from salience.training.loop import Recipe, TrainingProgress
 from salience.training.twins import Reshapes, Twins, seconds_per_training
 
@@ -87,20 +87,22 @@ class Callbacks:
 
 
 def audit(
-    model: Model,
-    data: Sequence[Example] | Sequence[Text],
+    model: object,
+    data: object,
     *,
     tests: str | Sequence[str] | None = None,
     layer: int | None = None,
     head: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
-    retrain: Sequence[Example] | None = None,
-    recipe: Recipe | None = None,
+    retrain: Sequence[Example] | Literal["divided"] | None = None,
+    training: Mapping[str, Any] | None = None,
+    text_column: str = "text",
+    pair_column: str | None = None,
     callbacks: Callbacks = Callbacks(),  # noqa: B008
     **settings: Any,
 ) -> Audit:
-    """Run the tests of the attention debate on a model and texts.
+    """Run the tests of the attention debate on a model and texts, which are given as for :func:`salience.explain`.
 
     ``tests`` are names of tests; by default all that the model and the texts allow. The attention of ``layer`` (the
     last by default) is tested, of one ``head`` or of all. Settings are those of the tests, as in
@@ -108,22 +110,30 @@ def audit(
     call resumes.
 
     The tests that train twins of the model need labelled texts to train on, ``retrain``, and labels in ``data``, on
-    which the twins are tested; ``recipe`` says how to train.
+    which the twins are tested. With ``"divided"``, twins are trained on four fifths of ``data`` and tested on the rest.
+    ``training`` are fields of a :class:`salience.training.Recipe` that differ from the default.
 
     >>> audit(model, ["A fine film.", "A bore."], tests="permutation")          # doctest: +SKIP
     """
-    examples = [e if isinstance(e, Example) else Example(str(i), e) for i, e in enumerate(data)]
+    examples = examples_of(data, text_column=text_column, pair_column=pair_column)
     if not examples:
         raise BadInput("there is nothing to audit: pass at least one text")
-    study = Study(model, examples, encode_examples(model, examples), layer, head, seed)
-    chosen, left_out = _chosen(study, tests, retrain)
+    known = as_model(model)
+    study = Study(known, examples, encode_examples(known, examples), layer, head, seed)
+    train, test = _divided(examples) if retrain == "divided" else (retrain, examples)
+    chosen, left_out = _chosen(study, tests, train)
     own = _settings(settings, chosen)
     with _folder(out, study) as folder:
-        if any(test in RETRAINED for test in chosen):
-            study = replace(study, twins=_twins(study, folder, retrain, recipe, callbacks))
-            _announce(study, chosen, own, callbacks)
-        findings = [_finding(study, test, own[test.__name__], folder, callbacks) for test in chosen]
-    return Audit(model.name, len(examples), layer, head, tuple(findings), left_out)
+        trained = study
+        if train is not None and any(one in RETRAINED for one in chosen):
+            trained = replace(study, examples=test, encoded=encode_examples(known, test))
+            trained = replace(trained, twins=_twins(trained, folder, train, training or {}, callbacks))
+            _announce(trained, chosen, own, callbacks)
+        findings = [
+            _finding(trained if one in RETRAINED else study, one, own[one.__name__], folder, callbacks)
+            for one in chosen
+        ]
+    return Audit(known.name, len(examples), layer, head, tuple(findings), left_out)
 
 
 def _finding(study: Study, test: Test, settings: Mapping[str, Any], folder: Path, callbacks: Callbacks) -> Finding:
@@ -199,6 +209,9 @@ def _settings(settings: Mapping[str, Any], tests: Sequence[Test]) -> dict[str, d
 
 # ------------------------------------------------------------------------------------------------------ twins
 
+TESTED = 5
+"""Of divided texts, every fifth is tested on."""
+
 POOLED = Recipe(epochs=8, rate=1e-3, warmup=0.0, decay=1e-5)
 """How twins that start from nothing are trained."""
 
@@ -206,26 +219,25 @@ TUNED = Recipe(epochs=3, rate=2e-5)
 """How copies of a transformer are trained."""
 
 
+def _divided(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """The texts to train on, and those to test on."""
+    return [e for i, e in enumerate(examples) if i % TESTED], list(examples[::TESTED])
+
+
 def _twins(
-    study: Study,
-    folder: Path,
-    retrain: Sequence[Example] | None,
-    recipe: Recipe | None,
-    callbacks: Callbacks,
+    study: Study, folder: Path, train: Sequence[Example], training: Mapping[str, Any], callbacks: Callbacks
 ) -> Twins:
-    assert retrain is not None
-    for what, examples in (("train on", retrain), ("test on", study.examples)):
-        if not examples or (unlabelled := [e.id for e in examples if e.label is None]):
-            raise BadInput(
-                f"twins need labelled texts to {what}"
-                + (f", and {unlabelled[0]!r} has no label (--label-column)" if examples else "")  # pyright: ignore
-            )
-    if len({e.label for e in retrain}) < 2:
-        raise BadInput(f"all texts to train on have the label {retrain[0].label!r}; twins need at least two labels")
-    used = recipe or (POOLED if isinstance(study.model, Reshapes) else TUNED)
-    train = blake2b(repr((used, list(retrain))).encode(), digest_size=16).hexdigest()
-    claim(folder / "training.json", {"training data or recipe": train})
-    return Twins(folder / "twins", retrain, used, callbacks.step)
+    for what, examples in (("train on", train), ("test on", study.examples)):
+        if not examples:
+            raise BadInput(f"there are no texts to {what}; twins need labelled texts")
+        if unlabelled := [e.id for e in examples if e.label is None]:
+            raise BadInput(f"twins need labelled texts to {what}, and {unlabelled[0]!r} has no label (--label-column)")
+    if len({e.label for e in train}) < 2:
+        raise BadInput(f"all texts to train on have the label {train[0].label!r}; twins need at least two labels")
+    recipe = replace(POOLED if isinstance(study.model, Reshapes) else TUNED, **training)
+    facts = blake2b(repr((recipe, list(train))).encode(), digest_size=16).hexdigest()
+    claim(folder / "training.json", {"training data or recipe": facts})
+    return Twins(folder / "twins", train, recipe, callbacks.step)
 
 
 def _announce(

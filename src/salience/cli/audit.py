@@ -7,13 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli.options import ModelOptions, example_lines, model, pairs, sample_source, source_of
+from salience.cli.checks import check_data, check_model
+from salience.cli.options import (
+    COUNT,
+    EPOCHS,
+    POSITIVE,
+    SEED,
+    WHOLE,
+    ModelOptions,
+    example_lines,
+    model,
+    pairs,
+    sample_source,
+    source_of,
+)
 from salience.cli.output import print_points, written
 from salience.core.characters import to_json as safe_json
 
 if TYPE_CHECKING:
-    from salience.audits.auditor import Audit
-    from salience.core.executor import Report
+    from collections.abc import Sequence
+
+    from salience.audits import Audit, Callbacks
+    from salience.training.loop import TrainingProgress
+
+DIVIDED = "divided"
+"""The audited texts themselves are divided into texts to train on and texts to test on."""
 
 
 @click.command(
@@ -23,6 +41,8 @@ if TYPE_CHECKING:
         "salience audit --model my-model --data reviews.jsonl --limit 200 --out audit",
         "salience audit --test permutation --test adversary --layer 2 --head 5",
         "salience audit --test permutation --set permutation.shuffles=20 --json",
+        "salience audit --model sentiment_bilstm --data test.jsonl --retrain train.jsonl --out audit",
+        "salience audit --data test.jsonl --retrain train.jsonl --test manipulation --impermissible-column pronouns",
     )
 )
 @click.option("--data", metavar="DATA", help="File, folder or dataset of texts.  [default: the bundled sample]")
@@ -31,15 +51,34 @@ if TYPE_CHECKING:
     "tests",
     metavar="NAME",
     multiple=True,
-    help="Test to run; may be repeated.  [default: all: correlation, permutation, adversary, erasure, intervention, "
-    "comparison]",
+    help="Test to run; may be repeated.  [default: correlation, permutation, adversary, erasure, intervention, "
+    "comparison; with --retrain also uniform_attention, seed_variation, frozen_weights, adversarial_twin, "
+    "deceptive_twin, manipulation, diverse_states, word_tying]",
 )
-@click.option("--layer", type=int, metavar="N", help="Layer whose attention is tested.  [default: the last]")
-@click.option("--head", type=click.IntRange(1), metavar="N", help="Only head to change.  [default: all]")
+@click.option(
+    "--retrain",
+    metavar="[DATA]",
+    is_flag=False,
+    flag_value=DIVIDED,
+    help="Also run the tests that train twins of the model, on these labelled texts. Without DATA, twins are trained "
+    "on four fifths of the audited texts and tested on the rest.",
+)
+@click.option("--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels.")
+@click.option(
+    "--impermissible-column",
+    metavar="NAME",
+    help="Column of the words that attention should hide, for the test manipulation: a list of indices or [start, end] "
+    "spans of words, or a number of words from the start.",
+)
+@click.option("--epochs", type=EPOCHS, help="Epochs of each twin.  [default: 8; 3 for copies of a transformer]")
+@click.option("--batch", type=COUNT, help="Batch size of the twins.  [default: 32]")
+@click.option("--rate", type=POSITIVE, help="Learning rate of the twins.  [default: 1e-3; 2e-5 for transformers]")
+@click.option("--layer", type=WHOLE, metavar="N", help="Layer whose attention is tested.  [default: the last]")
+@click.option("--head", type=COUNT, metavar="N", help="Only head to change.  [default: all]")
 @click.option("--set", "settings", metavar="TEST.KEY=VALUE", multiple=True, help="Setting of a test; may be repeated.")
 @click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Use only the first N texts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option("--limit", type=COUNT, metavar="N", help="Use only the first N texts.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
 @click.option(
     "--out",
     metavar="FOLDER",
@@ -57,15 +96,25 @@ def audit(model: ModelOptions, **options: Any) -> None:
     the prediction is read again. Each test says what it asked, the number with its interval, and what the number
     would be if attention were an explanation.
     """
+    retrain: str | None = options["retrain"]
+    columns = options | {"rationale_column": options["impermissible_column"], "spans": "words"}
+    check_data(columns, "data", labelled=retrain is not None)
+    if retrain not in (None, DIVIDED):
+        check_data(columns, "retrain")
+    check_model(model.model, **model.options)
     from salience.audits import audit as run_audit
     from salience.data.examples import examples as read
     from salience.models import load
 
-    data = sample_source() if options["data"] is None else source_of(options["data"], options, labelled=False)
+    if options["data"] is None:
+        data = sample_source()
+    else:
+        data = source_of(options["data"], columns, labelled=retrain is not None)
     texts = read(data, limit=options["limit"])
+    train = retrain if retrain in (None, DIVIDED) else read(source_of(retrain, columns))
     loaded = load(model.model, **model.options)
     loaded.executor.budget = model.budget or loaded.executor.budget
-    with _page(options["html"]) as write, _progress(options["quiet"]) as report:
+    with _page(options["html"]) as write, _callbacks(options["quiet"], options["out"]) as callbacks:
         result = run_audit(
             loaded,
             texts,
@@ -74,7 +123,9 @@ def audit(model: ModelOptions, **options: Any) -> None:
             head=options["head"],
             seed=options["seed"],
             out=options["out"],
-            report=report,
+            retrain=train,
+            training={name: options[name] for name in ("epochs", "batch", "rate") if options[name] is not None},
+            callbacks=callbacks,
             **pairs(options["settings"]),
         )
         write(result)
@@ -95,11 +146,22 @@ def _page(html: Path | None) -> "Generator[Callable[[Audit], object]]":
 
 
 @contextmanager
-def _progress(quiet: bool) -> "Generator[Callable[[str], Report | None]]":
-    from salience.views.progress import counted
+def _callbacks(quiet: bool, out: Path | None) -> "Generator[Callbacks]":
+    """Report each test, the training of each twin, and how long all of that will take."""
+    from salience.audits import Callbacks
+    from salience.views.progress import duration, named
 
-    with counted("auditing", quiet=quiet) as report:
-        yield lambda _: report
+    with named(quiet=quiet) as report:
+
+        def estimated(names: "Sequence[str]", seconds: float) -> None:
+            kept = "Without --out they are not kept." if out is None else f"Finished ones are kept in {out}."
+            click.echo(f"training {len(names)} twins takes about {duration(seconds)}. {kept}", err=True)
+
+        def step(name: str, progress: "TrainingProgress") -> None:
+            if (shown := report(f"training {name}")) is not None:
+                shown(progress.step, progress.of)
+
+        yield Callbacks(report, (lambda *_: None) if quiet else estimated, step)
 
 
 def _print(result: "Audit", as_json: bool) -> None:

@@ -13,7 +13,9 @@ from salience.cli.checks import check_data, check_model, check_names
 from salience.cli.options import (
     COUNT,
     DELIMITER,
+    FRACTION,
     SEED,
+    WORKERS,
     ModelOptions,
     evaluation_settings,
     example_lines,
@@ -113,17 +115,15 @@ RUN_OPTIONS = ("engine", "workers", "address", "rows_per_part", "max_rejected")
 @click.option("--engine", metavar="ENGINE", help="With --out: local, or ray for a cluster.  [default: local]")
 @click.option(
     "--workers",
-    type=click.IntRange(1),
+    type=WORKERS,
     metavar="N",
     help="With --out: number of processes, or of actors on a cluster.  [default: auto]",
 )
 @click.option("--address", metavar="ADDRESS", help="With --out: address of the Ray cluster.  [default: this machine]")
-@click.option(
-    "--rows-per-part", type=click.IntRange(1), metavar="N", help="With --out: rows per file.  [default: 1000]"
-)
+@click.option("--rows-per-part", type=COUNT, metavar="N", help="With --out: rows per file.  [default: 1000]")
 @click.option(
     "--max-rejected",
-    type=click.FloatRange(0, 1),
+    type=FRACTION,
     metavar="SHARE",
     help="With --out: allowed share of invalid rows.  [default: 0.1]",
 )

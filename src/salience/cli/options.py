@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -29,7 +28,7 @@ class Number(click.ParamType):
         self.hint = hint
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        kind: type[int] | type[float] = get_args(self.hint)[0]
+        kind: type[int] | type[float] = next(iter(get_args(self.hint)), self.hint)
         try:
             number = kind(value)
         except (ValueError, OverflowError):
@@ -44,7 +43,8 @@ SEED = Number(Seed)
 SHARE = Number(Share)
 FRACTION = Number(Fraction)
 POSITIVE = Number(Positive)
-ANY = Number(Annotated[float, Range(-inf)])
+ANY = Number(float)
+WHOLE = Number(int)
 EPOCHS = Number(Annotated[int, Range(1, 10_000)])
 """Also the range of other numbers of trainings, such as seeds."""
 WORKERS = Number(Annotated[int, Range(1, 1024)])

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from salience.cli.options import COUNT, SHARE, Display, display, example_lines
+from salience.cli.options import COUNT, SHARE, Display, Number, display, example_lines
 from salience.cli.output import check_place, sink, written
 from salience.core.characters import to_json
+from salience.core.settings import Pairs
 from salience.errors import BadInput, unknown
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _nothing(run: "Run", label: str | None, wrong: bool) -> str:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--top", type=COUNT, default=10, show_default=True, metavar="N", help="Words to show of each label.")
 @click.option(
-    "--least", type=click.IntRange(2), default=6, show_default=True, metavar="N", help="Texts a word must occur in."
+    "--least", type=Number(Pairs), default=6, show_default=True, metavar="N", help="Texts a word must occur in."
 )
 @click.option("--method", "columns", metavar="NAME", multiple=True, help="Only this method; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from hashlib import blake2b
 from itertools import islice
+from typing import Any
 
 from salience.core.text import Span
 from salience.data.formats import Opened, Record, Refused, decoded, kind, open_file
@@ -181,7 +182,7 @@ def _rationale(cells: Mapping[str, object], source: Source, text: str) -> tuple[
     if source.spans == "sentiments":
         return _matching_sentiments(cells, source, value, words)
     try:
-        spans = [(int(start), int(end)) for start, end in value]  # pyright: ignore
+        spans = _word_spans(value) if source.spans == "words" else _pairs(value)
     except (TypeError, ValueError):
         raise Refused(f"column {source.rationale!r} is not a list of [start, end] spans") from None
     end_of = len(words) if source.spans == "words" else len(text)
@@ -190,6 +191,17 @@ def _rationale(cells: Mapping[str, object], source: Source, text: str) -> tuple[
             hint = "; if it counts words, say so (--spans words)" if source.spans == "characters" else ""
             raise Refused(f"the rationale span [{start}, {end}] lies outside the text of {end_of} {source.spans}{hint}")
     return tuple((words[a][0], words[b - 1][1]) for a, b in spans) if source.spans == "words" else tuple(spans)
+
+
+def _pairs(value: Any) -> list[Span]:
+    return [(int(start), int(end)) for start, end in value]
+
+
+def _word_spans(value: Any) -> list[Span]:
+    """Spans of words: pairs, single words by their index, or a number of words from the start."""
+    if isinstance(value, int):
+        return [(0, value)] if value else []
+    return [span for one in value for span in ([(one, one + 1)] if isinstance(one, int) else _pairs([one]))]
 
 
 def _matching_sentiments(

@@ -6,6 +6,8 @@ from typing import Literal
 Spans = Literal["characters", "words", "sentiments"]
 """The form of rationales: [start, end] spans of characters or of whitespace-separated words, or one sentiment per word.
 
+Words may also be given by their indices, or as a number of words from the start of the text.
+
 Sentiments range from 0 to 4, with 2 as neutral; words whose sentiment matches the label, 0 or 1, are the rationale."""
 
 

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache
 from time import monotonic
 from typing import Any, Protocol
 
@@ -159,6 +160,29 @@ def counted(what: str, *, quiet: bool) -> Generator[Callable[[int, int], None] |
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(escape(visible(what)), total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+@contextmanager
+def named(*, quiet: bool) -> Generator[Callable[[str], Callable[[int, int], None] | None]]:
+    """Progress of several pieces of work, each reported by name as (done, total): one bar, or lines in a log."""
+    if quiet:
+        yield lambda _: None
+        return
+    if not sys.stderr.isatty():
+        yield cache(_counted_lines)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def start(what: str) -> Callable[[int, int], None]:
+            text = escape(visible(what))
+            return lambda done, of: bar.update(task, description=text, completed=done, total=of)
+
+        yield start
 
 
 def _counted_lines(what: str) -> Callable[[int, int], None]:

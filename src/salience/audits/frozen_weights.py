@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from salience.audits.finding import Finding, Measure, by_difference
-from salience.audits.study import Study, standard_name
+from salience.audits.study import Study
 from salience.core.types import Model
 from salience.training.deception import borrowed
 from salience.training.objectives import Objective
@@ -20,7 +20,7 @@ def frozen_weights(study: Study) -> Finding:
     correct = {
         "uniform": study.correct(study.twin("mlp-uniform", encoder="mlp", scoring="uniform")),
         "its own": study.correct(study.twin("mlp-own", encoder="mlp", scoring="tanh")),
-        "the model's": guided_by(study, study.standard(), "standard"),
+        "the model's": guided_by(study, study.model, "model"),
     }
     lead = Measure.between("accuracy with weights, the model's − uniform", correct["the model's"], correct["uniform"])
     each = [Measure.of(f"accuracy with weights, {name}", values) for name, values in correct.items()]
@@ -45,4 +45,4 @@ def guided_by(study: Study, guide: Model, name: str) -> np.ndarray:
 
 def frozen_weights_twins() -> Sequence[str]:
     """The names of the twins that the test trains."""
-    return [standard_name(0), "mlp-uniform", "mlp-own", "mlp-guided-by-standard"]
+    return ["mlp-uniform", "mlp-own", "mlp-guided-by-model"]

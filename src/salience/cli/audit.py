@@ -107,7 +107,7 @@ def audit(model: ModelOptions, **options: Any) -> None:
     from salience.models import load
 
     if options["data"] is None:
-        data = sample_source()
+        data = sample_source(label_column="label")
     else:
         data = source_of(options["data"], columns, labelled=retrain is not None)
     texts = read(data, limit=options["limit"])

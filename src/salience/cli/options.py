@@ -408,8 +408,8 @@ def source_of(name: str | Path, options: Mapping[str, Any], *, labelled: bool = 
     )
 
 
-def sample_source() -> "Source":
-    """The bundled sentences with their rationales, as a data set."""
+def sample_source(**columns: str) -> "Source":
+    """The bundled sentences, as a data set with these columns, by default with their rationales."""
     from salience.models import sample_file
 
-    return source_of(sample_file(), {"id_column": "id", "rationale_column": "rationale_spans"})
+    return source_of(sample_file(), {"id_column": "id", **(columns or {"rationale_column": "rationale_spans"})})

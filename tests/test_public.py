@@ -15,7 +15,7 @@ TOP = [
     "explain_data", "fit", "load", "open_run", "wrap",
 ]  # fmt: skip
 PACKAGES = {
-    "salience.audits": ["Audit", "Finding", "Measure", "TESTS", "audit"],
+    "salience.audits": ["Audit", "Callbacks", "Finding", "Measure", "RETRAINED", "TESTS", "audit"],
     "salience.data": [
         "Example", "Reader", "Rejected", "Row", "Shard", "Shortcut", "Source", "examples", "fingerprint", "planted",
         "shards", "source",

@@ -52,7 +52,7 @@ def adversarial_twin(study: Study, *, weights: Sequence[float] = WEIGHTS) -> Fin
     base = study.standard()
     correct, trained = study.correct(base), adversaries(study, weights)
     best = furthest(trained, float(correct.mean()))
-    by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, _name(best.weight))
+    by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, "adversary")
     lead = Measure.between("accuracy with frozen weights, the model's − the adversary's", by_base, by_best)
     curve = [
         measure
@@ -107,5 +107,4 @@ def _name(weight: float) -> str:
 
 def adversarial_twin_twins(*, weights: Sequence[float] = WEIGHTS) -> Sequence[str]:
     """The names of the twins that the test trains."""
-    adversarial = [_name(weight) for weight in weights]
-    return [standard_name(0), *adversarial, "mlp-guided-by-standard", f"mlp-guided-by-{adversarial[-1]}"]
+    return [standard_name(0), *map(_name, weights), "mlp-guided-by-standard", "mlp-guided-by-adversary"]

@@ -12,6 +12,9 @@ from salience.errors import BadInput, choose
 from salience.methods.attention import QueryRow
 from salience.training.objectives import TASK, TINY, Layers, Objective, Step, Term, attended, every, guided
 
+FLOOR = 1e-30
+"""Lower bound of a weight in a distance that is to grow. Weights below it are no longer pushed down, and lose order."""
+
 Side = Literal["model", "reference"]
 Heads = Literal["mean", "max"]
 
@@ -35,7 +38,7 @@ def attention_distance(
     own = attended(step, row, layers, "each")
     other = attended(replace(step, output=_reference(step)), row, layers, "each")
     p, q = (own, other) if choose(of, get_args(Side), "side") == "model" else (other, own)
-    return (p * (p.clamp_min(TINY).log() - q.clamp_min(TINY).log())).sum(-1).mean(1)
+    return (p * (p.clamp_min(FLOOR).log() - q.clamp_min(FLOOR).log())).sum(-1).mean(1)
 
 
 def forbidden_attention(

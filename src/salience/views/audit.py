@@ -17,6 +17,7 @@ from salience.audits.finding import Finding, Measure
 from salience.views.charts import drawn
 from salience.views.evaluation import plain
 from salience.views.pages import document, figure, table
+from salience.views.twins import CHARTS as TWIN_CHARTS
 
 MARKS = {"explanation": "yes", "no explanation": "no", "unclear": "unclear"}
 """Whether a finding is what it would be if attention were an explanation."""
@@ -160,4 +161,5 @@ CHARTS: Mapping[str, Callable[[Finding], Any]] = {
     "erasure": _erasure,
     "intervention": _intervention,
     "comparison": _comparison,
+    **TWIN_CHARTS,
 }

@@ -35,6 +35,7 @@ def single_weights(attended: Attended, *, seed: int = 0) -> Single:
 
     Paper: Serrano & Smith 2019, arXiv:1906.03731, section 4
     """
+    attended = attended.read_alone()
     batch, a = attended.batch, attended.distribution
     highest = a.masked_fill(~batch.content, -1).argmax(1)
     other = _random_other(attended, highest, seed)
@@ -60,7 +61,7 @@ def fractions_to_flip(attended: Attended, *, shuffles: int = 5, seed: int = 0) -
     batch = attended.batch
     chance = by_token(batch, seed, lambda n, g: torch.rand(n, shuffles, generator=g)).movedim(2, 0)
     scores = torch.cat([torch.stack([attended.distribution, *_gradients(attended)]), chance])
-    fractions = _first_flip(attended, scores)
+    fractions = _first_flip(attended.read_alone(), scores)
     random = fractions[3:]
     return dict(zip(RANKINGS, (*fractions[:3], random.nanmean(0)), strict=True))
 

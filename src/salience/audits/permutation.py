@@ -25,6 +25,7 @@ def permuted(attended: Attended, *, shuffles: int = 100, seed: int = 0) -> Permu
 
     The same shuffle applies to all heads and queries, within the tokens of the text that a query can see.
     """
+    attended = attended.read_alone()
     batch = attended.batch
     keys = by_token(batch, seed, lambda n, g: torch.rand(n, shuffles, generator=g)).movedim(2, 1)
     text = torch.arange(len(batch), device=batch.ids.device).repeat_interleave(shuffles)

@@ -123,9 +123,7 @@ def forward(
     return _finite(output, model)
 
 
-def from_attention(
-    model: Model, last: LastAttention, weights: Float[Tensor, "b h 1 t"]
-) -> Float[Tensor, "b c"]:
+def from_attention(model: Model, last: LastAttention, weights: Float[Tensor, "b h 1 t"]) -> Float[Tensor, "b c"]:
     """Run what follows the last attention without a graph, and return the logits."""
     with exclusive(model), torch.no_grad():
         logits = last(weights)

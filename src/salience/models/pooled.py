@@ -284,7 +284,7 @@ class Pooled:
         logits, states, a = self.module(entering, batch.mask, edit_attention, edit_hidden, start)
         return Output(logits, e, states if hidden else (), (a,) if attention else ())
 
-    def last_attention(self, batch: Batch, start: Start) -> "Relevance":
+    def last_attention(self, batch: Batch, start: Start) -> "Relevance":  # noqa: ARG002
         """The output relevance of each token, from which attention weights make the logits."""
         with torch.no_grad():
             return Relevance(start.hidden @ self.module.classifier.weight.T, self.module.classifier.bias.detach())

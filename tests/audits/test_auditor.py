@@ -11,7 +11,7 @@ import salience
 from audits import known
 from salience.audits import TESTS, Audit, Finding, Measure
 from salience.audits.adversary import Search
-from salience.audits.finding import by_difference, by_share
+from salience.audits.finding import NO_BREAK, by_difference, by_share
 from salience.cli import run
 from salience.core.stats import Estimate
 from salience.errors import BadInput
@@ -169,5 +169,5 @@ def test_the_terminal_shows_a_finding_of_one_text():
     finding = Finding("permutation", "Why?", (measure,), "more", "unclear", "Because.", "Someone 2019")
     shown = terminal(Audit("model", 1, None, None, (finding,)))
     assert shown is not None
-    assert measure.percent == "100%"
+    assert str(Measure.share("share", [1.0])) == f"100{NO_BREAK}%"
     assert torch.tensor(measure.values).item() == 1

@@ -211,8 +211,8 @@ def adversary(study: Study, *, search: Search = Search()) -> Finding:  # noqa: B
         expected=f"no attention further away than {FAR:g} keeps the output, in most texts",
         verdict=by_share(far.estimate, more_is_explanation=False),
         answer=(
-            f"In {far.percent} of the texts, attention at a distance (JSD) of more than {FAR:g} gives the same output "
-            f"(within {SAME_OUTPUT:g}); the mean distance reached is {distance.estimate}, and ln 2 = 0.693 is the most."
+            f"In {far} of the texts, attention at a distance (JSD) of more than {FAR:g} gives the same output "
+            f"(within {SAME_OUTPUT:g}); the mean distance reached is {distance}, and ln 2 = 0.693 is the most."
         ),
         source="Jain & Wallace 2019, arXiv:1902.10186, section 4.2.2",
     )

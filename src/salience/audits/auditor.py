@@ -172,7 +172,9 @@ def _plain(settings: Mapping[str, Any]) -> Any:
 
 def finding_from(stored: Mapping[str, Any]) -> Finding:
     """Restore a finding from its JSON form."""
-    measures = tuple(Measure(m["name"], Estimate(**m["estimate"]), tuple(m["values"])) for m in stored["measures"])
+    measures = tuple(
+        Measure(m["name"], Estimate(**m["estimate"]), tuple(m["values"]), m["kind"]) for m in stored["measures"]
+    )
     facts: dict[str, Any] = {**stored, "measures": measures}
     return Finding(**facts)
 
@@ -198,7 +200,7 @@ _USES: Mapping[str, Mapping[str, str]] = {
     },
     "adversary": {
         "explanation": "The prediction needs attention that is close to the model's own.",
-        "no explanation": "Attention is not the only story: very different weights tell the same prediction.",
+        "no explanation": "Attention is not the only story: very different weights give the same prediction.",
         "unclear": "Whether most texts have a far adversary cannot be said from these texts.",
     },
     "erasure": {

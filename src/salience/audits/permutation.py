@@ -68,7 +68,7 @@ def permutation(study: Study, *, shuffles: int = 100) -> Finding:
         verdict=by_share(moved.estimate, more_is_explanation=True),
         answer=(
             f"Shuffled {shuffles} times, attention changes the output by more than {SAME_OUTPUT:g} in "
-            f"{moved.percent} of the texts; the median change is {change.estimate}."
+            f"{moved} of the texts; the median change is {change}."
         ),
         source="Jain & Wallace 2019, arXiv:1902.10186, section 4.2.1",
     )

@@ -84,6 +84,11 @@ def sentences() -> list[str]:
     return _lines(DATA / "sst2" / "train.jsonl.gz" if DATA.exists() else SAMPLE)
 
 
+def test_sentences() -> list[str]:
+    """SST-2's test part, or the bundled sample."""
+    return _lines(DATA / "sst2" / "test.jsonl" if DATA.exists() else SAMPLE)
+
+
 def reviews() -> list[str]:
     """The training part of ERASER's movie reviews, most of them longer than a model reads; none where they are not."""
     return _lines(DATA / "eraser_movies" / "train.jsonl.gz") if DATA.exists() else []

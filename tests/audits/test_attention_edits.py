@@ -80,6 +80,25 @@ def test_a_pass_from_the_middle_equals_a_whole_one(shape: str):
         assert result.numpy() == pytest.approx(whole, abs=1e-12)
 
 
+@pytest.mark.parametrize("shape", ["bert", "roberta", "gpt2", "llama", "pooled_bilstm"])
+def test_a_pass_from_the_last_attention_equals_a_whole_one(shape: str):
+    own = attended(shape)
+    alone = own.read_alone()
+    assert alone.last is not None
+    assert alone.weights.shape[2] == 1
+    assert torch.allclose(alone.distribution, own.distribution)
+    scale = torch.linspace(0, 1, own.batch.width, dtype=torch.float64)
+    text = torch.tensor([2, 0, 1, 3, 1])
+    result, whole = (each.answers(text, lambda a, _: a * scale[: a.shape[-1]]) for each in (alone, own))
+    assert torch.allclose(result, whole, atol=1e-12)
+
+
+@pytest.mark.parametrize(("shape", "layer"), [("bert", 1), ("deberta_v2", None)])
+def test_attention_that_is_not_the_last_or_cannot_be_given_is_run_as_before(shape: str, layer: int | None):
+    own = attended(shape, **({} if layer is None else {"layer": layer}))
+    assert own.read_alone() is own
+
+
 @pytest.mark.parametrize("shape", ["bert", "llama"])
 def test_one_head_is_changed_alone(shape: str):
     own = attended(shape, head=2)

@@ -12,9 +12,9 @@ import torch
 
 import salience
 from audits import known
-from salience.audits import TESTS, Audit, Finding, Measure
+from salience.audits import TESTS, Audit, Callbacks, Finding, Measure
 from salience.audits.adversary import Search
-from salience.audits.finding import by_difference, by_share
+from salience.audits.finding import NO_BREAK, by_difference, by_share
 from salience.cli import run
 from salience.core.stats import Estimate
 from salience.errors import BadInput
@@ -127,13 +127,12 @@ def test_finished_tests_are_kept_and_the_same_call_resumes(tmp_path: Path):
         seen.append(name)
         return lambda *_: None
 
-    again = salience.audit(model, TEXTS, tests=["correlation", "intervention"], out=tmp_path / "audit", report=report)
+    asked = {"tests": ["correlation", "intervention"], "out": tmp_path / "audit", "callbacks": Callbacks(report)}
+    again = salience.audit(model, TEXTS, **asked)
     assert not seen
     assert [f.answer for f in again.findings] == [f.answer for f in whole.findings]
     (tmp_path / "audit" / "correlation.json").write_text('{"settings": {}, "find')
-    repaired = salience.audit(
-        model, TEXTS, tests=["correlation", "intervention"], out=tmp_path / "audit", report=report
-    )
+    repaired = salience.audit(model, TEXTS, **asked)
     assert seen == ["correlation"]
     assert [f.answer for f in repaired.findings] == [f.answer for f in whole.findings]
 
@@ -206,5 +205,5 @@ def test_the_terminal_shows_a_finding_of_one_text():
     finding = Finding("permutation", "Why?", (measure,), "more", "unclear", "Because.", "Someone 2019")
     shown = terminal(Audit("model", 1, None, None, (finding,)))
     assert shown is not None
-    assert measure.percent == "100%"
+    assert str(Measure.share("share", [1.0])) == f"100{NO_BREAK}%"
     assert torch.tensor(measure.values).item() == 1

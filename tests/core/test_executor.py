@@ -41,6 +41,13 @@ def test_a_pack_ends_where_it_is_full_or_padding_costs_more_than_a_pass(lengths:
         assert held > budget or held - sum(more) > OVERHEAD, "a pack ended too early"
 
 
+def test_padding_may_be_allowed_where_few_packs_matter_more():
+    lengths = [20, 3, 2, 12, 20]
+    assert pack(lengths, 1000, padding=1000) == [[0, 4, 3, 1, 2]]
+    assert len(pack(lengths, 1000)) > 1
+    assert [items for items, _ in Executor(1000).run(lengths, len, padding=1000)] == [[0, 4, 3, 1, 2]]
+
+
 def test_the_memory_held_by_items_is_bounded():
     groups = pack([1] * 100, budget=50, held=[200] * 100)
     assert max(map(len, groups)) == HELD * 50 // 200

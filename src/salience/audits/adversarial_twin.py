@@ -58,7 +58,7 @@ def adversarial_twin(study: Study, *, weights: Sequence[float] = WEIGHTS) -> Fin
         measure
         for one in trained
         for measure in (
-            Measure.of(f"accuracy, λ = {one.weight:g}", one.correct),
+            Measure.of(f"accuracy, λ = {one.weight:g}", one.correct, "share"),
             Measure.of(f"change of the output (TVD), λ = {one.weight:g}", one.change),
             Measure.of(f"distance of attention (JSD), λ = {one.weight:g}", one.distance),
         )
@@ -69,18 +69,18 @@ def adversarial_twin(study: Study, *, weights: Sequence[float] = WEIGHTS) -> Fin
         question="Can a model be trained to predict the same with other attention?",
         measures=(
             lead,
-            Measure.of("accuracy, the model's twin", correct),
-            Measure.of("accuracy with frozen weights, the model's", by_base),
-            Measure.of("accuracy with frozen weights, the adversary's", by_best),
+            Measure.of("accuracy, the model's twin", correct, "share"),
+            Measure.of("accuracy with frozen weights, the model's", by_base, "share"),
+            Measure.of("accuracy with frozen weights, the adversary's", by_best, "share"),
             *curve,
         ),
         expected="no adversary is far; or its weights, unlike the model's, do not help a model without context",
         verdict=_verdict(chosen[2], lead),
         answer=(
             f"The furthest adversary within {100 * LOSS:g} points of accuracy (λ = {best.weight:g}): accuracy "
-            f"{chosen[0].estimate.mean:.1%} (base {correct.mean():.1%}), TVD {chosen[1].estimate}, JSD "
-            f"{chosen[2].estimate}. Frozen in a model without context, the base's weights give {by_base.mean():.1%}, "
-            f"the adversary's {by_best.mean():.1%}; difference {lead.estimate}."
+            f"{chosen[0].estimate.mean:.1%} (base {correct.mean():.1%}), TVD {chosen[1]}, JSD "
+            f"{chosen[2]}. Frozen in a model without context, the base's weights give {by_base.mean():.1%}, "
+            f"the adversary's {by_best.mean():.1%}; difference {lead}."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 4",
     )

@@ -18,7 +18,7 @@ def comparison(study: Study) -> Finding:
     best = max(others, key=lambda name: evaluation.cells[name, METRIC].estimate.mean)
     lead = Measure.of(f"{METRIC}, attention − {best}", values["attention"] - values[best])
     each = [Measure.of(f"{METRIC}, {name}", values[name]) for name in ("attention", *others, *CONTROLS)]
-    listed = ", ".join(f"{m.name.removeprefix(METRIC + ', ')} {m.estimate.mean:.3f}" for m in each)
+    listed = ", ".join(f"{m.name.removeprefix(METRIC + ', ')} {m.mean}" for m in each)
     return Finding(
         test="comparison",
         question="Is attention as faithful as saliency methods?",

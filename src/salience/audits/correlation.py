@@ -95,7 +95,7 @@ def correlation(study: Study) -> Finding:
         for pair in PAIRS
     ]
     each = "; ".join(
-        f"τ({pair}) = {m.estimate}, significant in {share.percent}"
+        f"τ({pair}) = {m}, significant in {share}"
         for (pair, m), share in zip(measures.items(), significant, strict=True)
     )
     return Finding(

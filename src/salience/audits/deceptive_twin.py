@@ -36,14 +36,14 @@ def deceptive_twin(study: Study, *, weight: float = WEIGHT) -> Finding:
             Measure.of("change of the output (TVD)", change),
             same,
             Measure.of("distance of attention (JSD)", study.distances(study.model, twin)),
-            Measure.of("accuracy, model", correct[0]),
-            Measure.of("accuracy, twin", correct[1]),
+            Measure.of("accuracy, model", correct[0], "share"),
+            Measure.of("accuracy, twin", correct[1], "share"),
         ),
         expected="a twin with the same predictions attends to the same influential words",
         verdict=by_difference(lead.estimate, more_is_explanation=True),
         answer=(
-            f"τ(attention, leave-one-out) is {np.nanmean(before):.3f} in the model and {lead.estimate} in a twin that "
-            f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same.percent} of the texts; accuracy "
+            f"τ(attention, leave-one-out) is {np.nanmean(before):.3f} in the model and {lead} in a twin that "
+            f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same} of the texts; accuracy "
             f"{correct[0].mean():.1%} and {correct[1].mean():.1%}."
         ),
         source="Snell et al. 2021, arXiv:2103.07601, after Wiegreffe & Pinter 2019, arXiv:1908.04626",

@@ -35,6 +35,7 @@ def single_weights(attended: Attended, *, seed: int = 0) -> Single:
 
     Paper: Serrano & Smith 2019, arXiv:1906.03731, section 4
     """
+    attended = attended.read_alone()
     batch, a = attended.batch, attended.distribution
     highest = a.masked_fill(~batch.content, -1).argmax(1)
     other = _random_other(attended, highest, seed)
@@ -60,7 +61,7 @@ def fractions_to_flip(attended: Attended, *, shuffles: int = 5, seed: int = 0) -
     batch = attended.batch
     chance = by_token(batch, seed, lambda n, g: torch.rand(n, shuffles, generator=g)).movedim(2, 0)
     scores = torch.cat([torch.stack([attended.distribution, *_gradients(attended)]), chance])
-    fractions = _first_flip(attended, scores)
+    fractions = _first_flip(attended.read_alone(), scores)
     random = fractions[3:]
     return dict(zip(RANKINGS, (*fractions[:3], random.nanmean(0)), strict=True))
 
@@ -129,15 +130,17 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
     # Only texts that flip under every ranking can be compared; the others are counted.
     flipped = ~np.isnan([values[name] for name in RANKINGS]).any(0)
     fractions = {name: np.where(flipped, values[name], np.nan) for name in RANKINGS}
-    lead = Measure.of("fraction to flip, attention − gradient", fractions["attention"] - fractions["gradient"])
+    lead = Measure.of(
+        "fraction to flip, attention − gradient", fractions["attention"] - fractions["gradient"], "points"
+    )
     other = [
         Measure.of("effect of the highest weight − another (JSD)", values["effect"]),
         Measure.of("lead of the highest weight", values["lead"]),
         *(Measure.share(name, values[name] == 1, values[name]) for name in values if name.startswith("flips")),
-        *(Measure.of(f"fraction to flip, {name}", fractions[name]) for name in RANKINGS),
+        *(Measure.of(f"fraction to flip, {name}", fractions[name], "share") for name in RANKINGS),
         Measure.share("texts that flip under every ranking", flipped),
     ]
-    each = ", ".join(f"{name} {m.estimate.mean:.2f}" for name, m in zip(RANKINGS, other[4:8], strict=True))
+    each = ", ".join(f"{name} {m.mean}" for name, m in zip(RANKINGS, other[4:8], strict=True))
     return Finding(
         test="erasure",
         question="Do the highest attention weights decide the prediction?",
@@ -145,9 +148,9 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
         expected="no more weights have to be erased by attention than by the gradient until the decision flips",
         verdict=by_difference(lead.estimate, more_is_explanation=False),
         answer=(
-            f"Without its highest weight, {other[2].percent} of the decisions flip; without a random other, "
-            f"{other[3].percent}. The fraction of weights to erase until the decision flips: {each} (in the "
-            f"{other[8].percent} of the texts that flip under every ranking)."
+            f"Without its highest weight, {other[2]} of the decisions flip; without a random other, "
+            f"{other[3]}. The fraction of weights to erase until the decision flips: {each} (in the "
+            f"{other[8]} of the texts that flip under every ranking)."
         ),
         source="Serrano & Smith 2019, arXiv:1906.03731, sections 4 and 5",
     )

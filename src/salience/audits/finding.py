@@ -13,6 +13,10 @@ Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+Kind = Literal["number", "share", "points"]
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
     """A number per text, with its mean and interval. NaN marks a text for which it is undefined."""
@@ -20,34 +24,47 @@ class Measure:
     name: str
     estimate: Estimate
     values: tuple[float, ...] = field(repr=False)
+    kind: Kind = "number"
+    """How it is written: a share as a percentage, a difference of shares in percentage points."""
 
     @classmethod
-    def of(cls, name: str, values: ArrayLike) -> "Measure":
+    def of(cls, name: str, values: ArrayLike, kind: Kind = "number") -> "Measure":
         numbers = np.asarray(values, dtype=float)
-        return cls(name, estimate(numbers), tuple(numbers.tolist()))
+        return cls(name, estimate(numbers), tuple(numbers.tolist()), kind)
 
     @classmethod
     def share(cls, name: str, marks: ArrayLike, defined: ArrayLike | None = None) -> "Measure":
         """The share of texts with a mark, among those whose ``defined`` value is not NaN."""
         numbers = np.asarray(marks, dtype=float)
         numbers = numbers if defined is None else np.where(np.isnan(defined), np.nan, numbers)
-        return cls(name, share(numbers), tuple(numbers.tolist()))
+        return cls(name, share(numbers), tuple(numbers.tolist()), "share")
 
     @classmethod
     def between(cls, name: str, a: ArrayLike, b: ArrayLike) -> "Measure":
-        """The difference a − b of tables of (seeds × texts); its interval covers new texts and, if many, new seeds."""
+        """The difference a − b of shares, in tables of (seeds × texts); its interval covers new texts and new seeds."""
         d = np.atleast_2d(np.asarray(a, dtype=float) - np.asarray(b, dtype=float))
         low, high = table_interval(d)
         each = d.mean(0)
-        return cls(name, Estimate(float(d.mean()), float(low), float(high), len(each)), tuple(each.tolist()))
+        return cls(name, Estimate(float(d.mean()), float(low), float(high), len(each)), tuple(each.tolist()), "points")
 
-    @property
-    def percent(self) -> str:
-        """A share as a percentage, with its interval."""
+    def __str__(self) -> str:
+        """The mean and its interval: 62 % [53 %, 70 %], +6.9 points [+0.2, +14.6] or 0.431 [0.400, 0.460].
+
+        Its spaces do not break, so that a line break divides no interval.
+        """
         e = self.estimate
         if np.isnan(e.mean):
             return "none"
-        return f"{e.mean:.0%}" if np.isnan(e.low) else f"{e.mean:.0%} [{e.low:.0%}, {e.high:.0%}]"
+        mean = f"{self.mean} points" if self.kind == "points" else self.mean
+        if np.isnan(e.low):
+            return mean.replace(" ", NO_BREAK)
+        written = f"{mean} [{_written(e.low, self.kind)}, {_written(e.high, self.kind)}]"
+        return written.replace(" ", NO_BREAK)
+
+    @property
+    def mean(self) -> str:
+        """The mean alone."""
+        return _written(self.estimate.mean, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,14 @@ class Finding:
 
     def measure(self, name: str) -> Measure:
         return next(m for m in self.measures if m.name == name)
+
+
+def _written(value: float, kind: Kind) -> str:
+    if kind == "share":
+        return f"{100 * value:.0f}{NO_BREAK}%"
+    if kind == "points":
+        return f"{100 * value:+.1f}".replace("-", "−")
+    return f"{value:.3f}".replace("-", "−")
 
 
 def by_share(share: Estimate, *, more_is_explanation: bool) -> Verdict:

@@ -49,6 +49,8 @@ def _plain(settings: Mapping[str, Any]) -> Any:
 
 def finding_from(stored: Mapping[str, Any]) -> Finding:
     """Restore a finding from its JSON form."""
-    measures = tuple(Measure(m["name"], Estimate(**m["estimate"]), tuple(m["values"])) for m in stored["measures"])
+    measures = tuple(
+        Measure(m["name"], Estimate(**m["estimate"]), tuple(m["values"]), m["kind"]) for m in stored["measures"]
+    )
     facts: dict[str, Any] = {**stored, "measures": measures}
     return Finding(**facts)

@@ -23,7 +23,7 @@ def frozen_weights(study: Study) -> Finding:
         "the model's": guided_by(study, study.model, "model"),
     }
     lead = Measure.between("accuracy with weights, the model's − uniform", correct["the model's"], correct["uniform"])
-    each = [Measure.of(f"accuracy with weights, {name}", values) for name, values in correct.items()]
+    each = [Measure.of(f"accuracy with weights, {name}", values, "share") for name, values in correct.items()]
     listed = ", ".join(f"{values.mean():.1%} with {name} weights" for name, values in correct.items())
     return Finding(
         test="frozen_weights",
@@ -31,7 +31,7 @@ def frozen_weights(study: Study) -> Finding:
         measures=(lead, *each),
         expected="a model without context is more accurate with these weights than with uniform ones",
         verdict=by_difference(lead.estimate, more_is_explanation=True),
-        answer=f"Accuracy of a classifier that reads word by word: {listed}; the model's − uniform {lead.estimate}.",
+        answer=f"Accuracy of a classifier that reads word by word: {listed}; the model's − uniform {lead}.",
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 3.4",
     )
 

@@ -123,7 +123,11 @@ def _improved(
     results = {variant.name: examined(study, variant, search) for variant in variants}
     plain, first, *_ = results
     lead = Measure.of(f"{TESTED[0]}, {first} − {plain}", results[first][TESTED[0]] - results[plain][TESTED[0]])
-    rows = [Measure.of(f"{what}, {name}", values[what]) for what in results[plain] for name, values in results.items()]
+    rows = [
+        Measure.of(f"{what}, {name}", values[what], "share" if what == "accuracy" else "number")
+        for what in results[plain]
+        for name, values in results.items()
+    ]
     listed = "; ".join(
         f"{name} {values['accuracy'].mean():.1%}, {np.nanmean(values[TESTED[0]]):.3f}, "
         f"{np.nanmean(values['conicity']):.2f}"

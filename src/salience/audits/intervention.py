@@ -67,7 +67,7 @@ def intervention(study: Study) -> Finding:
     measures = [Measure.of(name, values[name]) for what in MOVED for name in (f"{what}, by input", f"{what}, by hand")]
     states_by_input, states_by_hand, *_ = measures
     each = "; ".join(
-        f"{what}: {values_by_hand.estimate.mean:.3f} by hand, {values_by_input.estimate.mean:.3f} through the input"
+        f"{what} {values_by_hand.mean} by hand, {values_by_input.mean} through the input"
         for what, values_by_input, values_by_hand in zip(MOVED, measures[::2], measures[1::2], strict=True)
     )
     apart = states_by_hand.estimate.mean == 0 and states_by_input.estimate.low > 0

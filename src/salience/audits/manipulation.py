@@ -67,8 +67,8 @@ def manipulation(
         measure
         for one in trained
         for measure in (
-            Measure.of(f"accuracy, λ = {one.weight:g}", one.correct),
-            Measure.of(f"attention on impermissible tokens, λ = {one.weight:g}", one.mass),
+            Measure.of(f"accuracy, λ = {one.weight:g}", one.correct, "share"),
+            Measure.of(f"attention on impermissible tokens, λ = {one.weight:g}", one.mass, "share"),
         )
     ]
     hidden = rows[-1].estimate.mean < HIDDEN
@@ -76,7 +76,7 @@ def manipulation(
     return Finding(
         test="manipulation",
         question="Can attention hide what a model uses?",
-        measures=(lead, Measure.of("accuracy, tokens removed", removed), *rows),
+        measures=(lead, Measure.of("accuracy, tokens removed", removed, "share"), *rows),
         expected="a model without attention on the impermissible tokens is no better than one that never sees them",
         verdict=by_difference(lead.estimate, more_is_explanation=False) if hidden else "unclear",
         answer=(

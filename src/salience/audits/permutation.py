@@ -25,6 +25,7 @@ def permuted(attended: Attended, *, shuffles: int = 100, seed: int = 0) -> Permu
 
     The same shuffle applies to all heads and queries, within the tokens of the text that a query can see.
     """
+    attended = attended.read_alone()
     batch = attended.batch
     keys = by_token(batch, seed, lambda n, g: torch.rand(n, shuffles, generator=g)).movedim(2, 1)
     text = torch.arange(len(batch), device=batch.ids.device).repeat_interleave(shuffles)
@@ -67,7 +68,7 @@ def permutation(study: Study, *, shuffles: int = 100) -> Finding:
         verdict=by_share(moved.estimate, more_is_explanation=True),
         answer=(
             f"Shuffled {shuffles} times, attention changes the output by more than {SAME_OUTPUT:g} in "
-            f"{moved.percent} of the texts; the median change is {change.estimate}."
+            f"{moved} of the texts; the median change is {change}."
         ),
         source="Jain & Wallace 2019, arXiv:1902.10186, section 4.2.1",
     )

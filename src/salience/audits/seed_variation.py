@@ -30,8 +30,8 @@ def seed_variation(study: Study, *, seeds: int = 5) -> Finding:
         expected="attention of another seed is closer than shuffled attention, in most texts",
         verdict=by_share(closer.estimate, more_is_explanation=True),
         answer=(
-            f"Between {seeds} seeds, attention differs (JSD) by {measures[1].estimate}, from its own weights shuffled "
-            f"by {measures[2].estimate}; it varies less than by chance in {closer.percent} of the texts."
+            f"Between {seeds} seeds, attention differs (JSD) by {measures[1]}, from its own weights shuffled "
+            f"by {measures[2]}; it varies less than by chance in {closer} of the texts."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 3.2",
     )

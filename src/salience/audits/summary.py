@@ -24,7 +24,7 @@ USES: Mapping[str, Mapping[str, str]] = {
     },
     "adversary": {
         "explanation": "The prediction needs attention that is close to the model's own.",
-        "no explanation": "Attention is not the only story: very different weights tell the same prediction.",
+        "no explanation": "Attention is not the only story: very different weights give the same prediction.",
         "unclear": "Whether most texts have a far adversary cannot be said from these texts.",
     },
     "erasure": {

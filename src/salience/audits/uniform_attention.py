@@ -20,14 +20,14 @@ def uniform_attention(study: Study, *, seeds: int = 3) -> Finding:
         question="Does the model need attention at all?",
         measures=(
             lead,
-            Measure.of("accuracy, own attention", own.mean(0)),
-            Measure.of("accuracy, uniform attention", uniform.mean(0)),
+            Measure.of("accuracy, own attention", own.mean(0), "share"),
+            Measure.of("accuracy, uniform attention", uniform.mean(0), "share"),
         ),
         expected="a model trained with uniform attention is less accurate",
         verdict=by_difference(lead.estimate, more_is_explanation=True),
         answer=(
             f"Accuracy of twins over {seeds} seeds: {own.mean():.1%} with attention of their own, {uniform.mean():.1%} "
-            f"with uniform attention; the difference is {lead.estimate}."
+            f"with uniform attention; the difference is {lead}."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 3.1",
     )

@@ -5,15 +5,15 @@ uses. Weights of special tokens are never changed, and distributions are over th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from salience.core.passes import forward
-from salience.core.rows import Rows, answers
-from salience.core.types import Batch, Model, Site, Start, on_scale
+from salience.core.rows import Pack, Rows, answers, attended_answers
+from salience.core.types import Attends, Batch, LastAttention, Model, Site, Start, on_scale
 from salience.errors import BadInput
 from salience.methods.attention import layer_number, readout
 
@@ -43,6 +43,8 @@ class Attended:
     """Which tokens of the text each query can attend to."""
     probabilities: Float[Tensor, "b c"]
     start: Start | None
+    last: LastAttention | None = None
+    """Runs the model from this attention on, if only the query that is read is kept."""
 
     @classmethod
     def of(cls, model: Model, batch: Batch, layer: int | None = None, head: int | None = None) -> "Attended":
@@ -53,7 +55,8 @@ class Attended:
         below = number if model.single_query else number - 1
         kept = below > 0 and model.can_start()
         output = forward(model, batch, attention="read", hidden=kept)
-        a = output.attention[number - 1].float()
+        a = output.attention[number - 1]
+        a = a.to(torch.promote_types(a.dtype, torch.float32))
         if head is not None and not 1 <= head <= a.shape[1]:
             raise BadInput(f"there is no head {head}: {model.name} has heads 1 to {a.shape[1]}")
         return cls(
@@ -62,7 +65,7 @@ class Attended:
             number,
             head,
             a,
-            _read(model, batch, number),
+            _read(model, batch, number).to(a.dtype),
             _visible(model, batch, a.shape[2]),
             on_scale(output.logits, "probability", model.link),
             Start(below, output.hidden[below]) if kept else None,
@@ -80,7 +83,7 @@ class Attended:
 
     def over_text(self, weights: Float[Tensor, "b h q t"]) -> Float[Tensor, "b t"]:
         """Reduce weights of this layer to a distribution over the tokens of the text."""
-        a = torch.einsum("bq,bqt->bt", self.read, weights[:, self.heads].mean(1)) * self.batch.content
+        a = torch.einsum("bq,bqt->bt", self.read.to(weights.dtype), weights[:, self.heads].mean(1)) * self.batch.content
         return a / a.sum(1, keepdim=True).clamp_min(TINY)
 
     @property
@@ -90,12 +93,51 @@ class Attended:
 
     def answers(self, text: Int[Tensor, " r"], change: Change) -> Float[Tensor, "r c"]:
         """Return the probabilities for copies of the texts with changed attention."""
+        logits = self._edited(text, change) if self.last is None else self._given(text, change, self.last)
+        return on_scale(logits, "probability", self.model.link)
 
+    def _edited(self, text: Int[Tensor, " r"], change: Change) -> Float[Tensor, "r c"]:
         def edit(site: Site, rows: Tensor, a: Tensor) -> Tensor:
             return self.changed(a, lambda own: change(own, rows)) if site.layer == self.layer else a
 
-        logits = answers(self.model, Rows(self.batch, text, edit_attention=edit, start=self.start))
-        return on_scale(logits, "probability", self.model.link)
+        return answers(self.model, Rows(self.batch, text, edit_attention=edit, start=self.start))
+
+    def copies(self, text: Int[Tensor, " r"], width: int) -> "Copies":
+        """Copies of some texts, cut to ``width`` tokens, to be run many times."""
+        batch = self.batch.take(text).cut(slice(width))
+        if self.last is None:
+            return Copies(self, batch, start=None if self.start is None else self.start.take(text, width))
+        own = self.weights[text, ..., :width].to(self.dtype)
+        return Copies(self, batch, own=own, last=self.last.take(text, width))
+
+    def _given(self, text: Int[Tensor, " r"], change: Change, last: LastAttention) -> Float[Tensor, "r c"]:
+        def weights(part: Pack) -> Tensor:
+            a = self.weights[part.text, ..., : part.batch.width].to(self.dtype)
+            return self.changed(a, lambda own: change(own, part.rows))
+
+        return attended_answers(self.model, Rows(self.batch, text), last, weights)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the model's own weights, in which it reads changed ones."""
+        return torch.float32 if self.start is None else self.start.hidden.dtype
+
+    def read_alone(self) -> "Attended":
+        """The same attention at the one query that is read, if the model can run from there; otherwise itself."""
+        model = self.model
+        if self.start is None or self.layer != model.layers or not isinstance(model, Attends):
+            return self
+        last = model.last_attention(self.batch, self.start)
+        if last is None:
+            return self
+        rows, at = torch.arange(len(self.batch), device=self.read.device), self.read.argmax(1)
+        return replace(
+            self,
+            weights=self.weights[rows, :, at][:, :, None],
+            read=torch.ones_like(self.read[:, :1]),
+            visible=self.visible[rows, at][:, None],
+            last=last,
+        )
 
     def changed(self, a: Float[Tensor, "k h q t"], change: Callable[[Tensor], Tensor]) -> Float[Tensor, "k h q t"]:
         """Change the weights of the chosen heads only."""
@@ -103,6 +145,28 @@ class Attended:
             return change(a).to(a.dtype)
         own = change(a[:, self.heads]).to(a.dtype)
         return torch.cat([a[:, : self.head - 1], own, a[:, self.head :]], 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """Copies of texts that share a pass, with all that stays the same whatever their attention is."""
+
+    attended: Attended
+    batch: Batch
+    start: Start | None = None
+    own: Float[Tensor, "r h 1 t"] | None = None
+    last: LastAttention | None = None
+
+    def logits(self, change: Callable[[Tensor], Tensor]) -> Float[Tensor, "r c"]:
+        """Return the logits with changed attention, in a graph if there is one."""
+        attended = self.attended
+        if self.last is not None and self.own is not None:
+            return self.last(attended.changed(self.own, change))
+
+        def edit(site: Site, a: Tensor) -> Tensor:
+            return attended.changed(a, change) if site.layer == attended.layer else a
+
+        return attended.model(self.batch, edit_attention=edit, start=self.start).logits
 
 
 def _read(model: Model, batch: Batch, layer: int) -> Float[Tensor, "b q"]:

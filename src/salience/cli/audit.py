@@ -173,5 +173,4 @@ def _print(result: "Audit", as_json: bool) -> None:
     from rich.console import Console
 
     Console(highlight=False, emoji=False, markup=False).print(terminal(result))
-    click.echo()
     print_points(result.summary)

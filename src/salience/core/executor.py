@@ -78,15 +78,17 @@ class Executor:
         *,
         held: Sequence[int] | None = None,
         alone: bool = False,
+        padding: int = OVERHEAD,
         report: Report | None = None,
     ) -> Iterator[tuple[list[int], Result]]:
         """Call ``work`` with the indices of items that fit into one pass, costliest first, until all are done.
 
         Yields the indices of each pack with the result of ``work``. When memory runs out, the budget becomes half of
         what did not fit, and the remaining items are packed again. ``held`` is the number of tokens that each item
-        occupies in memory, where that is more than its cost. With ``alone`` every item is a pack of its own.
+        occupies in memory, where that is more than its cost. With ``alone`` every item is a pack of its own. A pack
+        has at most ``padding`` tokens of padding.
         """
-        waiting, done = self._packs(range(len(costs)), costs, held, alone), 0
+        waiting, done = self._packs(range(len(costs)), costs, held, alone, padding), 0
         while waiting:
             items = waiting.popleft()
             try:
@@ -94,7 +96,7 @@ class Executor:
             except (RuntimeError, MemoryError) as error:
                 self._shrink([costs[i] for i in items], error)
                 remaining = [*items, *chain.from_iterable(waiting)]
-                waiting = self._packs(remaining, costs, held, alone)
+                waiting = self._packs(remaining, costs, held, alone, padding)
                 continue
             done += len(items)
             yield items, result
@@ -102,21 +104,27 @@ class Executor:
                 report(done, len(costs))
 
     def collect(
-        self, costs: Sequence[int], work: Callable[[list[int]], Sequence[Result]], *, report: Report | None = None
+        self,
+        costs: Sequence[int],
+        work: Callable[[list[int]], Sequence[Result]],
+        *,
+        padding: int = OVERHEAD,
+        report: Report | None = None,
     ) -> list[Result]:
         """Return one result per item, in the order of the items; ``work`` returns the results of its pack."""
         results: dict[int, Result] = {}
-        for items, pack_results in self.run(costs, work, report=report):
+        for items, pack_results in self.run(costs, work, padding=padding, report=report):
             results |= zip(items, pack_results, strict=True)
         return [results[i] for i in range(len(costs))]
 
     def _packs(
-        self, items: Sequence[int], costs: Sequence[int], held: Sequence[int] | None, alone: bool
+        self, items: Sequence[int], costs: Sequence[int], held: Sequence[int] | None, alone: bool, padding: int
     ) -> deque[list[int]]:
         if alone:
             return deque([i] for i in items)
         own = None if held is None else [held[i] for i in items]
-        return deque([items[i] for i in group] for group in pack([costs[i] for i in items], self.budget, own))
+        packs = pack([costs[i] for i in items], self.budget, own, padding)
+        return deque([items[i] for i in group] for group in packs)
 
     def _shrink(self, costs: Sequence[int], error: BaseException) -> None:
         """Set the budget to half of what did not fit."""
@@ -131,7 +139,9 @@ class Executor:
         self.budget = max(largest, min(self.budget, len(costs) * largest) // 2)
 
 
-def pack(costs: Sequence[int], budget: int, held: Sequence[int] | None = None) -> list[list[int]]:
+def pack(
+    costs: Sequence[int], budget: int, held: Sequence[int] | None = None, padding: int = OVERHEAD
+) -> list[list[int]]:
     """Group items so that items × the largest cost stays within the budget, with little padding.
 
     Groups are in descending order of cost. The tokens held by a group may be up to ``HELD`` times the budget.
@@ -145,7 +155,7 @@ def pack(costs: Sequence[int], budget: int, held: Sequence[int] | None = None) -
     for item in sorted(range(len(costs)), key=lambda i: -costs[i]):
         cost, own = costs[item], costs[item] if held is None else held[item]
         total, longest = (len(group) + 1) * width, max(longest, own)
-        full = total > budget or total - useful - cost > OVERHEAD or (len(group) + 1) * longest > HELD * budget
+        full = total > budget or total - useful - cost > padding or (len(group) + 1) * longest > HELD * budget
         if group and full:
             groups.append(group)
             group, useful, longest = [], 0, own

@@ -15,7 +15,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from salience.core.target import Target
-from salience.core.types import Attribution, Batch, Edit, Model, Output, Prefix, SharesPrefix, Start, Targets, Weights
+from salience.core.types import (
+    Attribution,
+    Batch,
+    Edit,
+    LastAttention,
+    Model,
+    Output,
+    Prefix,
+    SharesPrefix,
+    Start,
+    Targets,
+    Weights,
+)
 from salience.errors import BadInput, BadModel
 
 AnyOutput = TypeVar("AnyOutput", Output, Prefix)
@@ -109,6 +121,14 @@ def forward(
             start=start,
         )
     return _finite(output, model)
+
+
+def from_attention(model: Model, last: LastAttention, weights: Float[Tensor, "b h 1 t"]) -> Float[Tensor, "b c"]:
+    """Run what follows the last attention without a graph, and return the logits."""
+    with exclusive(model), torch.no_grad():
+        logits = last(weights)
+    _check_finite(logits, model)
+    return logits
 
 
 def remember(model: SharesPrefix, batch: Batch) -> Prefix:
@@ -254,12 +274,16 @@ def _detached(output: Output) -> Output:
 
 
 def _finite(output: AnyOutput, model: Model | SharesPrefix) -> AnyOutput:
-    if not output.logits.isfinite().all():
+    _check_finite(output.logits, model)
+    return output
+
+
+def _check_finite(logits: Tensor, model: Model | SharesPrefix) -> None:
+    if not logits.isfinite().all():
         raise BadModel(
             f"{model.name} returned NaN or infinite logits, so nothing can be explained. "
             "Check its weights; half precision on a CPU is a common cause (load it with dtype='float32')."
         )
-    return output
 
 
 Settle = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]

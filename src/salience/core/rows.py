@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from salience.core.erasure import Eraser, eraser
-from salience.core.executor import Report
-from salience.core.passes import Needs, Pass, forward, observe, remember, resume
+from salience.core.executor import OVERHEAD, Report
+from salience.core.passes import Needs, Pass, forward, from_attention, observe, remember, resume
 from salience.core.text import Encoded
-from salience.core.types import Batch, Edit, Model, Prefix, SharesPrefix, Site, Start, Targets
+from salience.core.types import Batch, Edit, LastAttention, Model, Prefix, SharesPrefix, Site, Start, Targets
 
 Result = TypeVar("Result")
 
@@ -39,10 +39,11 @@ def each_text(
     encoded: Sequence[Encoded],
     work: Callable[[Batch, list[int]], Sequence[Result]],
     *,
+    padding: int = OVERHEAD,
     report: Report | None = None,
 ) -> list[Result]:
     """Return one result per text, in order. ``work`` gets a batch and the indices of its texts."""
-    return model.executor.collect(lengths(encoded), _batched(model, encoded, work), report=report)
+    return model.executor.collect(lengths(encoded), _batched(model, encoded, work), padding=padding, report=report)
 
 
 def batches(
@@ -140,6 +141,22 @@ def answers(model: Model, rows: Rows) -> Float[Tensor, "r c"]:
         ).logits
 
     return in_order(len(rows.text), model.executor.run(rows.costs, work))
+
+
+def attended_answers(
+    model: Model, rows: Rows, last: LastAttention, weights: Callable[[Pack], Float[Tensor, "k h 1 w"]]
+) -> Float[Tensor, "r c"]:
+    """Return the logits of all rows, in order, given the weights of their last attention.
+
+    Only one query of a row is run, so that a pass has room for as many rows as it has for tokens.
+    """
+
+    def work(items: list[int]) -> Tensor:
+        part = rows.part(items)
+        return from_attention(model, last.take(part.text, part.batch.width), weights(part))
+
+    costs = rows.costs
+    return in_order(len(costs), model.executor.run([1] * len(costs), work, held=costs))
 
 
 def value(model: Model, batch: Batch, target: Targets, embeddings: Tensor | None = None) -> Float[Tensor, " b"]:

@@ -329,6 +329,29 @@ class SharesPrefix(Protocol):
 
 
 @runtime_checkable
+class LastAttention(Protocol):
+    """The logits of some texts as a function of the weights of the last attention, at the one query that is read.
+
+    Everything that does not depend on these weights is already computed.
+    """
+
+    def take(self, rows: Int[Tensor, " r"], width: int) -> "LastAttention":
+        """Select rows, cut to ``width`` tokens."""
+        ...
+
+    def __call__(self, weights: Float[Tensor, "b h 1 t"]) -> Float[Tensor, "b c"]: ...
+
+
+@runtime_checkable
+class Attends(Protocol):
+    """A model that can run from its last attention on, for the one query that is read."""
+
+    def last_attention(self, batch: Batch, start: Start) -> LastAttention | None:
+        """Return the last attention, given the states below it; None if several queries are read."""
+        ...
+
+
+@runtime_checkable
 class Spells(Protocol):
     """A model that can return the text of its tokens."""
 

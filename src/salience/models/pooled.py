@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
@@ -148,6 +148,20 @@ def _orthogonal(cell: nn.LSTMCell, e: Float[Tensor, "b t d"]) -> Float[Tensor, "
     return torch.stack(states, 1)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Relevance:
+    """The output relevance of each token, U h_t, and c: the logits are Σ_t a_t U h_t + c, linear in attention."""
+
+    tokens: Float[Tensor, "b t c"]
+    bias: Float[Tensor, " c"]
+
+    def take(self, rows: Int[Tensor, " r"], width: int) -> "Relevance":
+        return Relevance(self.tokens[rows, :width], self.bias)
+
+    def __call__(self, weights: Float[Tensor, "b 1 1 t"]) -> Float[Tensor, "b c"]:
+        return (weights[:, 0] @ self.tokens)[:, 0] + self.bias
+
+
 @dataclass(eq=False)
 class Pooled:
     """A pooled classifier with its tokenizer.
@@ -278,6 +292,11 @@ class Pooled:
         entering = e if self.embedding_edit is None else self.embedding_edit.entering(e)
         logits, states, a = self.module(entering, batch.mask, edit_attention, edit_hidden, start)
         return Output(logits, e, states if hidden else (), (a,) if attention else ())
+
+    def last_attention(self, batch: Batch, start: Start) -> "Relevance":  # noqa: ARG002
+        """The output relevance of each token, from which attention weights make the logits."""
+        with torch.no_grad():
+            return Relevance(start.hidden @ self.module.classifier.weight.T, self.module.classifier.bias.detach())
 
     def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json, tokenizer.json and model.safetensors."""

@@ -17,7 +17,7 @@ from salience.core.passes import exclusive
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Block, Edit, EmbeddingEdit, Link, Output, Prefix, Reads, Start, Weights
 from salience.errors import BadInput, UnsupportedModel, unknown
-from salience.models.huggingface.attention import Watch, calls_sdpa, eager_attention, follows_interface
+from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.head import Head, load_head
 from salience.models.huggingface.hooks import (
     Call,
@@ -28,6 +28,7 @@ from salience.models.huggingface.hooks import (
 )
 from salience.models.huggingface.network import Network, agree
 from salience.models.huggingface.prefix import attention_mask, cache_for, prefix_of
+from salience.models.huggingface.query import LastQuery
 from salience.models.huggingface.tokens import encode
 
 
@@ -323,6 +324,37 @@ class HuggingFace:
         with exclusive(self), torch.no_grad():
             whole = self(batch, hidden=True)
             parts = self(batch, start=Start(1, whole.hidden[1])).logits
+        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1])
+
+    def last_attention(self, batch: Batch, start: Start) -> LastQuery | None:
+        """The one query of the last layer that is read, with the value vectors of all tokens."""
+        return self._last_attention(batch, start) if self._reads_one_query else None
+
+    def _last_attention(self, batch: Batch, start: Start) -> LastQuery:
+        watch = Watch(wanted="read", calls=start.layer)
+        with exclusive(self), torch.no_grad(), self._entering(self.words(batch.ids)), self._watched(watch) as options:
+            self.network(batch, options, self.call, start)
+        assert watch.value is not None
+        rows, at = torch.arange(len(batch), device=self.device), self.read_from(batch).argmax(1)
+        one = batch.map(lambda tensor: tensor[rows, at][:, None])
+        return LastQuery(self._from_weights, one, Start(start.layer, start.hidden[rows, at][:, None]), watch.value)
+
+    def _from_weights(self, one: Batch, start: Start, given: Given) -> Float[Tensor, "b c"]:
+        with eager_attention(self.module):
+            output = self.network(one, {"salience": given}, self.call, start)
+        return self.network.logits(output.logits, one)
+
+    @cached_property
+    def _reads_one_query(self) -> bool:
+        """Tested on two texts of different lengths."""
+        if self.reads == "all" or self.layers < 2 or not self.can_start():
+            return False
+        batch = self.network.trial()
+        with exclusive(self), torch.no_grad():
+            whole = self(batch, hidden=True, attention="read")
+            last = self._last_attention(batch, Start(self.layers - 1, whole.hidden[-2]))
+            rows, at = torch.arange(len(batch), device=self.device), self.read_from(batch).argmax(1)
+            parts = last(whole.attention[-1][rows, :, at][:, :, None])
         return agree(parts, whole.logits, whole.logits[0] - whole.logits[1])
 
     def shares_prefix(self, batch: Batch) -> bool:

@@ -29,6 +29,8 @@ class Watch:
     wanted: Weights | None = None
     calls: int = 0
     weights: list[Tensor] = field(default_factory=list[Tensor])
+    value: Tensor | None = None
+    """The value vectors of the last layer that was called, for every head and token."""
 
     def __call__(self, weights: Tensor) -> Tensor:
         # Layers are numbered by their calls: ALBERT and DistilBERT do not pass a layer index.
@@ -45,6 +47,14 @@ class Watch:
         return self.edit is None and self.wanted == "read" and torch.is_grad_enabled()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """Weights and value vectors that replace those of the one layer that is run."""
+
+    weights: Tensor
+    value: Tensor
+
+
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -54,16 +64,20 @@ def attend(
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
-    salience: Watch | None = None,
+    salience: Watch | Given | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention computed step by step, so that its weights can be read, edited and differentiated."""
+    if isinstance(salience, Given):
+        return (salience.weights @ salience.value).transpose(1, 2).contiguous(), salience.weights
     for name in ("s_aux", "position_bias"):
         if others.get(name) is not None:
             raise UnsupportedModel(f"attention with {name} is not supported")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if salience is not None:
+        salience.value = value
     mask = None if attention_mask is None else attention_mask[..., : key.shape[-2]]
     # Scaling the query is cheaper than scaling the scores, of which there is one per pair of positions.
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)

@@ -13,7 +13,7 @@ import salience
 from audits import known
 from salience.audits import TESTS, Audit, Finding, Measure, auditor
 from salience.audits.adversary import Search
-from salience.audits.finding import NO_BREAK, by_difference, by_share
+from salience.audits.finding import NO_BREAK, as_well_as, by_difference, by_share
 from salience.cli import run
 from salience.core.stats import Estimate
 from salience.errors import BadInput, UnsupportedModel
@@ -186,11 +186,15 @@ def test_no_test_finds_an_explanation_where_every_word_is_relevant_alike():
     assert found["correlation"] == found["erasure"] == "unclear"
 
 
-def test_no_test_speaks_against_attention_that_decides():
+def test_every_test_finds_an_explanation_where_attention_decides():
     tests = ["correlation", "permutation", "adversary", "erasure"]
-    found = verdicts(known.decisive(), tests)
-    assert found["permutation"] == found["adversary"] == "explanation"
-    assert "no explanation" not in found.values()
+    assert verdicts(known.decisive(), tests) == dict.fromkeys(tests, "explanation")
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(20, "explanation"), (1, "unclear"), (0, "unclear")])
+def test_no_difference_in_enough_texts_is_as_good(n: int, verdict: str):
+    assert as_well_as(Estimate(0.0 if n else nan, nan, nan, n), more_is_explanation=True) == verdict
+    assert as_well_as(Estimate(0.2, nan, nan, n), more_is_explanation=True) == "unclear"
 
 
 # ------------------------------------------------------------------------------------------------------ odd data

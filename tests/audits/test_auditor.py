@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,11 +15,12 @@ import torch
 import salience
 from audits import known
 from salience.audits import TESTS, Audit, Callbacks, Finding, Measure
+from salience.audits import folder as saving
 from salience.audits.adversary import Search
-from salience.audits.finding import NO_BREAK, by_difference, by_share
+from salience.audits.finding import NO_BREAK, as_well_as, by_difference, by_share
 from salience.cli import run
 from salience.core.stats import Estimate
-from salience.errors import BadInput
+from salience.errors import BadInput, UnsupportedModel
 from salience.models.pooled import Pooled
 from salience.views.audit import page, terminal, to_json
 from shapes import TEXTS, build
@@ -144,10 +147,10 @@ def test_other_settings_are_run_again_and_another_model_is_refused(tmp_path: Pat
     (other,) = salience.audit(model, TEXTS, tests="permutation", out=folder, **{"permutation.shuffles": 9}).findings
     assert "Shuffled 5 times" in first.answer
     assert "Shuffled 9 times" in other.answer
-    with pytest.raises(BadInput, match="holds an audit with another model"):
+    with pytest.raises(BadInput, match="holds an audit that differs in model; choose"):
         salience.audit(build("pooled_mlp"), TEXTS, tests="permutation", out=folder)
-    with pytest.raises(BadInput, match="another texts"):
-        salience.audit(model, TEXTS[:2], tests="permutation", out=folder)
+    with pytest.raises(BadInput, match="differs in texts"):
+        salience.audit(model, list(TEXTS[:2]), tests="permutation", out=folder)
     (folder / "audit.json").write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
         salience.audit(model, TEXTS, tests="permutation", out=folder)
@@ -207,3 +210,100 @@ def test_the_terminal_shows_a_finding_of_one_text():
     assert shown is not None
     assert str(Measure.share("share", [1.0])) == f"100{NO_BREAK}%"
     assert torch.tensor(measure.values).item() == 1
+
+
+# ------------------------------------------------------------------------------------------------------ the extremes
+
+
+def test_no_test_finds_an_explanation_where_every_word_is_relevant_alike():
+    tests = ["correlation", "permutation", "adversary", "erasure"]
+    found = verdicts(known.indifferent(), tests)
+    assert found["permutation"] == found["adversary"] == "no explanation"
+    # Gradients and weights are equal for all words, and no decision ever flips: there is nothing to compare.
+    assert found["correlation"] == found["erasure"] == "unclear"
+
+
+def test_every_test_finds_an_explanation_where_attention_decides():
+    tests = ["correlation", "permutation", "adversary", "erasure"]
+    assert verdicts(known.decisive(), tests) == dict.fromkeys(tests, "explanation")
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(20, "explanation"), (1, "unclear"), (0, "unclear")])
+def test_no_difference_in_enough_texts_is_as_good(n: int, verdict: str):
+    assert as_well_as(Estimate(0.0 if n else nan, nan, nan, n), more_is_explanation=True) == verdict
+    assert as_well_as(Estimate(0.2, nan, nan, n), more_is_explanation=True) == "unclear"
+
+
+# ------------------------------------------------------------------------------------------------------ odd data
+
+
+def test_texts_of_one_token_have_no_verdict():
+    quick = QUICK | {"adversary.search": Search(restarts=2, steps=2)}
+    audit = salience.audit(known.decisive(), ["good", "bad", "good"], **quick)
+    verdict = {finding.test: finding.verdict for finding in audit.findings}
+    assert verdict["correlation"] == verdict["adversary"] == verdict["erasure"] == "unclear"
+    assert audit.findings[0].measures[0].estimate.n == 0
+    assert "none" in str(audit.findings[0].measures[0])
+    assert page(audit)
+    json.dumps(to_json(audit), allow_nan=False)
+
+
+def test_an_empty_text_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(BadInput, match="text 1 is empty"):
+        salience.audit(known.decisive(), ["it was a good one", " "])
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"text": "a good one"}\n{"text": ""}\n')
+    assert run(["audit", "--model", "sentiment_bilstm", "--data", str(file), "--quiet"]) == 2
+    assert "empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("test", ["permutation", "adversary", "erasure", "correlation", "intervention"])
+def test_attention_that_cannot_be_edited_is_refused_and_nothing_is_reported(test: str, tmp_path: Path):
+    with pytest.raises(UnsupportedModel, match="cannot be edited"):
+        salience.audit(build("deberta_v2"), TEXTS, tests=test, out=tmp_path / "audit")
+    assert not (tmp_path / "audit" / f"{test}.json").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ interruptions
+
+
+def test_an_interrupted_audit_keeps_whole_findings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Stopped in the second test, and again while its finding is written: the first is never run again."""
+    model, folder = build("pooled_bilstm"), tmp_path / "audit"
+    tests = ["intervention", "permutation"]
+    quick = {"permutation.shuffles": 5}
+    whole = salience.audit(model, TEXTS, tests=tests, **quick)
+    seen: list[str] = []
+
+    def stop(name: str):
+        seen.append(name)
+        if name == "permutation":
+            raise KeyboardInterrupt
+        return
+
+    with pytest.raises(KeyboardInterrupt):
+        salience.audit(model, TEXTS, tests=tests, out=folder, callbacks=Callbacks(stop), **quick)
+    assert seen == tests
+    assert (folder / "intervention.json").exists()
+    assert not (folder / "permutation.json").exists()
+
+    written = saving._write
+
+    def broken(file: Path, facts: Mapping[str, Any]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(saving.json, "dumps", _raising)
+            written(file, facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "_write", broken)
+        with pytest.raises(KeyboardInterrupt):
+            salience.audit(model, TEXTS, tests=tests, out=folder, **quick)
+    assert not (folder / "permutation.json").exists()
+    seen.clear()
+    again = salience.audit(model, TEXTS, tests=tests, out=folder, callbacks=Callbacks(seen.append), **quick)
+    assert seen == ["permutation"]
+    assert [f.answer for f in again.findings] == [f.answer for f in whole.findings]
+
+
+def _raising(*_: object, **__: object) -> str:
+    raise KeyboardInterrupt

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.finding import Finding, Measure, as_well_as
 from salience.audits.study import Study
 from salience.audits.weights import TINY, Attended, jensen_shannon
 from salience.core.passes import Needs, differentiate
@@ -146,7 +146,7 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
         question="Do the highest attention weights decide the prediction?",
         measures=(lead, *other),
         expected="no more weights have to be erased by attention than by the gradient until the decision flips",
-        verdict=by_difference(lead.estimate, more_is_explanation=False),
+        verdict=as_well_as(lead.estimate, more_is_explanation=False),
         answer=(
             f"Without its highest weight, {other[2]} of the decisions flip; without a random other, "
             f"{other[3]}. The fraction of weights to erase until the decision flips: {each} (in the "

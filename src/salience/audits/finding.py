@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from salience.core.stats import Estimate, estimate, share, table_interval
+from salience.core.stats import MINIMUM, Estimate, estimate, share, table_interval
 
 Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
@@ -103,6 +103,13 @@ def by_share(share: Estimate, *, more_is_explanation: bool) -> Verdict:
 def by_difference(difference: Estimate, *, more_is_explanation: bool) -> Verdict:
     """Whether attention does as well as what it is compared with; unclear if the interval holds 0."""
     return _verdict(difference.low > 0, difference.high < 0, more_is_explanation)
+
+
+def as_well_as(difference: Estimate, *, more_is_explanation: bool) -> Verdict:
+    """The same for rankings, where no difference in any of enough texts means that attention does as well."""
+    if difference.mean == 0 and np.isnan(difference.low) and difference.n >= MINIMUM:
+        return "explanation"
+    return by_difference(difference, more_is_explanation=more_is_explanation)
 
 
 def _verdict(above: bool, below: bool, more_is_explanation: bool) -> Verdict:

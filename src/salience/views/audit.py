@@ -134,7 +134,7 @@ def _boxes(measures: Mapping[str, Measure], title: str) -> Any:
 
     values = [{"what": name, "value": v} for name, m in measures.items() for v in m.values if not isnan(v)]
     means = [{"what": name, "label": f"mean {m.mean}"} for name, m in measures.items() if not isnan(m.estimate.mean)]
-    percent: dict[str, Any] = {"format": "%"} if any(m.kind == "share" for m in measures.values()) else {}
+    form = "%" if any(m.kind == "share" for m in measures.values()) else alt.Undefined
     y = alt.Y("what:N", title=None, sort=list(measures), axis=alt.Axis(labelLimit=320))
     boxes = (
         alt.Chart(alt.Data(values=values), width=WIDTH, height=44 * len(measures))
@@ -146,7 +146,7 @@ def _boxes(measures: Mapping[str, Measure], title: str) -> Any:
             rule={"stroke": INK},
             outliers={"stroke": INK, "size": 25},
         )
-        .encode(x=alt.X("value:Q", title=title, axis=alt.Axis(tickCount=10, **percent)), y=y)
+        .encode(x=alt.X("value:Q", title=title, axis=alt.Axis(tickCount=10, format=form)), y=y)
     )
     labels = (
         alt.Chart(alt.Data(values=means))

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +31,12 @@ from salience.data.examples import Example, examples
 from salience.errors import BadInput, UnfinishedRun
 from salience.evaluation.advice import advice, verdict
 from salience.evaluation.evaluator import evaluate, stored
+from salience.evaluation.measuring import Measurement
 from salience.evaluation.table import compared
 from salience.explanations.imported import by_method, carried, from_captum, from_inseq, from_shap, imported
 from salience.explanations.spelling import located
 from salience.methods import CONTROLS
+from salience.metrics import find_metrics
 from salience.metrics.faithfulness import comprehensiveness
 from salience.metrics.robustness import randomised
 from salience.models import sample_file
@@ -177,6 +180,25 @@ def table_of(**columns: list[float]) -> salience.evaluation.table.Evaluation:
     cells = {(c.method, c.metric): c for c in compared(tuple(columns), [metrics.find_metric("token_f1")], measured)}
     empty: dict[str, Any] = {"curves": {}, "gaps": {}, "settings": {}}
     return salience.evaluation.table.Evaluation("m", len(values), 0, (), tuple(columns), ("token_f1",), cells, **empty)
+
+
+def test_intervals_stay_within_the_limits_of_a_metric():
+    chosen = find_metrics(["average_precision", "max_sensitivity"])
+    values = {m.name: np.array([[1.0, 0.01]] * 9 + [[0.3, 0.9]]) for m in chosen}
+    limits = {m.name: m.limits for m in chosen}
+    free, bound = (list(compared(("a", "random"), chosen, values, own)) for own in (None, limits))
+    assert max(c.estimate.high for c in free) > 1
+    assert min(c.estimate.low for c in free) < 0
+    assert all(0 <= c.estimate.low <= c.estimate.mean <= c.estimate.high for c in bound)
+    assert all(c.estimate.high <= limits[c.metric][1] for c in bound)
+    assert [c.estimate.mean for c in bound] == [c.estimate.mean for c in free]
+
+
+def test_limits_are_those_of_probabilities():
+    chosen = find_metrics(["comprehensiveness", "log_odds", "infidelity", "loo_kendall", "parameter_randomisation"])
+    classifier, regression = (Measurement(build(s), [], chosen, {}, "mask") for s in ("bert", "bert_regression"))
+    assert list(classifier.limits.values()) == [(-1, 1), (-inf, inf), (0, inf), (-1, 1), (0, 1)]
+    assert list(regression.limits.values()) == [(-inf, inf)] * 3 + [(-1, 1), (0, 1)]
 
 
 def test_a_high_mean_by_chance_does_not_hide_a_significant_method():

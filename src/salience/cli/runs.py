@@ -81,7 +81,7 @@ def _nothing(run: "Run", label: str | None, wrong: bool) -> str:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--top", type=COUNT, default=10, show_default=True, metavar="N", help="Words to show of each label.")
 @click.option(
-    "--least", type=Number(Pairs), default=6, show_default=True, metavar="N", help="Texts a word must occur in."
+    "--least", type=Number(Pairs), default=8, show_default=True, metavar="N", help="Texts a word must occur in."
 )
 @click.option("--method", "columns", metavar="NAME", multiple=True, help="Only this method; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

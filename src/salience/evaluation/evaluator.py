@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -306,7 +307,7 @@ def tabulate(
 ) -> Evaluation:
     """Summarise what was measured. ``curves`` are means (methods × points); values are kept per text if ``keep``."""
     names, metrics = numbers.methods, measurement.metrics
-    cells = compared(names, metrics, numbers.values, seed=seed)
+    cells = compared(names, metrics, numbers.values, measurement.limits, seed=seed)
     return Evaluation(
         model=measurement.model.name,
         texts=len(next(iter(numbers.values.values()))),
@@ -316,7 +317,7 @@ def tabulate(
         metrics=tuple(m.name for m in metrics),
         cells={(c.method, c.metric): c if keep else replace(c, values=()) for c in cells},
         curves={m: {name: tuple(c.tolist()) for name, c in zip(names, of, strict=True)} for m, of in curves.items()},
-        gaps={method: {gap: estimate(x) for gap, x in of.items()} for method, of in numbers.gaps.items()},
+        gaps={method: {gap: estimate(x, (0, inf)) for gap, x in of.items()} for method, of in numbers.gaps.items()},
         settings={
             "erase": measurement.erase,
             "kind": measurement.kind,

@@ -198,7 +198,7 @@ def test_a_text_that_is_a_file_causes_a_warning(explain: Explain, tmp_path: Path
     assert (code, json.loads(out)["text"]) == (0, str(path))
     assert err.startswith(  # the name of the folder may also be too long for the model
         f"salience: warning: {path} is a file; its name is explained, not its content. To explain the texts in it, use "
-        f"--data {path} --out RUN\n"
+        f"--data {path} --out RUN, or salience.explain_data in Python\n"
     )
 
 

@@ -637,6 +637,7 @@ def test_explanations_of_other_tools_are_evaluated(tmp_path: Path, capsys: pytes
         "neither offsets nor tokens": {"text": "a", "scores": [1]},
         "2 scores for 1 tokens": {"text": "a", "tokens": ["a"], "scores": [1, 2]},
         "finite numbers": {"text": "a", "tokens": ["a"], "scores": ["x"]},
+        "list of finite numbers": {"text": "a", "tokens": ["a"], "scores": [10**400]},
         "outside its text": {"text": "a", "offsets": [[0, 9]], "scores": [1]},
         "not empty": {"text": " ", "tokens": [], "scores": []},
     }

@@ -102,7 +102,8 @@ class Evaluating:
         chosen = choose_methods(model, first[0].text, self.method)
         rationales = source.rationale is not None
         wanted = select_metrics(model, self.metrics, rationales=rationales, can_explain=True)
-        every = ((row.rationale, encoded) for row, encoded in _texts(model, source, limit))
+        # Of all rows, so that a run whose limit grows still compares the same share.
+        every = ((row.rationale, encoded) for row, encoded in _texts(model, source, None))
         settings = {**self.settings, **shares(wanted, self.settings, every)}
         names = self.metrics or [m.name for m in wanted]
         plan_measurement(model, chosen.methods, wanted, settings, self.erase)  # checks the settings

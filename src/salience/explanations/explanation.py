@@ -13,6 +13,9 @@ from salience.core.target import Target
 from salience.core.text import Encoded, Span
 from salience.errors import BadInput, choose
 
+LABELS = 1000
+"""The most labels whose probabilities are all kept; of more, such as those of a language model, only the highest."""
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 

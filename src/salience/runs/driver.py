@@ -266,7 +266,16 @@ def _write_start(folder: Path, plan: RunPlan, engine: str, limit: int | None, be
     starts = [] if before is None else before["starts"]
     packages = {name: version(name) for name in ("torch", "transformers", "pyarrow")}
     start = {"time": _now(), "engine": engine, "salience": salience.__version__, **packages, "on": platform.platform()}
-    write_manifest(folder, {**plan.identity, "limit": limit, "starts": [*starts, start], "finished": None})
+    write_manifest(
+        folder,
+        {
+            **plan.identity,
+            "outputs": len(plan.model.labels),
+            "limit": limit,
+            "starts": [*starts, start],
+            "finished": None,
+        },
+    )
 
 
 def _write_end(folder: Path, plan: RunPlan, tally: "_Tally") -> None:

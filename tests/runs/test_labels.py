@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from salience.data import source
 from salience.errors import BadInput, UnknownLabel
 from salience.runs.driver import estimate, explain_data
 from salience.runs.run import Run, open_run
+from shapes import build
 
 ROWS = [
     {"key": "=cmd", "text": "A fine film.", "gold": "positive", "stars": 5, "by": "@ann"},
@@ -237,6 +239,36 @@ def test_the_command_summarises(run: Run, tmp_path: Path, capsys: pytest.Capture
     assert cli([*command, "--html", str(tmp_path / "x.html")]) == 0
     assert (tmp_path / "x.html").read_text().startswith("<!doctype html>")
     assert cli([*command, "--method", "lime"]) == 2
+
+
+def test_wrong_next_tokens_are_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Of a large vocabulary only the most likely tokens are stored, and the right one is often not among them."""
+    model = build("gpt2_lm")
+    for module in (salience.explanations.explainer, salience.runs.run):
+        monkeypatch.setattr(module, "LABELS", len(model.labels) - 1)
+    data = tmp_path / "next.jsonl"
+    data.write_text(json.dumps({"text": "A fine", "next": "film"}))
+    run = explain_data(model, source(data, label="next"), tmp_path / "run", "random")
+    assert cli(["show", str(run.path)]) == 0
+    capsys.readouterr()
+    assert cli(["show", str(run.path), "--wrong"]) == 2
+    assert "explains a language model, and only its most likely next tokens are stored" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["file", "datasets"])
+def test_rejected_rows_are_reported_even_quietly(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = [{"text": "A fine film."}] * 12 + [{"text": " "}]
+    data = tmp_path / ("data.jsonl" if kind == "file" else "data")
+    if kind == "file":
+        data.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        datasets.Dataset.from_list(rows).save_to_disk(data)
+    capsys.readouterr()
+    out = str(tmp_path / "run")
+    assert cli(["explain", "--data", str(data), "--out", out, "--method", "random", "--quiet"]) == 0
+    assert capsys.readouterr().err == f"1 row was rejected; see {out}/rejected.jsonl\n"
 
 
 # ------------------------------------------------------------------------------------------------------ the estimate

@@ -352,7 +352,7 @@ def test_settings_of_metrics_are_checked(setting: dict[str, Any], message: str):
 
 
 def test_a_regression_model_makes_no_decisions():
-    with pytest.raises(BadInput, match="hiding_area is of decisions"):
+    with pytest.raises(BadInput, match="hiding_area needs decisions"):
         evaluate(build("bert_regression"), list(TEXTS), "gradient", metrics=["hiding_area"])
 
 
@@ -585,7 +585,7 @@ def test_explanations_that_do_not_match_the_texts():
     texts = ["A fine film.", "A bore."]
     right = salience.explain(model, texts, "gradient")
     wrong = {
-        "is of another text": [right[1], right[0]],
+        "explains another text": [right[1], right[0]],
         "explains 1 texts of 2": right[:1],
         "NaN": [replace(right[0], scores=(float("nan"),) * len(right[0].scores)), right[1]],
         "scores for": [replace(right[0], scores=right[0].scores[:-1]), right[1]],

@@ -77,11 +77,11 @@ DAMAGE = {
     "no heads": (configured(num_attention_heads=0), "cannot be loaded"),
     "100,000 layers": (
         configured(num_hidden_layers=100_000),
-        r"num_hidden_layers = 100,000, but the weights are \d+ te",
+        r"num_hidden_layers = 100,000, but the weights hold only \d+ te",
     ),
     "fewer layers than weights": (
         configured(num_hidden_layers=1),
-        r"config\.json describes 1 layers, but the weights hold more \(bert\.encoder\.layer\.1\.",
+        r"config\.json sets the number of layers to 1, but the weights hold more \(bert\.encoder\.layer\.1\.",
     ),
     "tokenizer.json is no JSON": (written("tokenizer.json", '{"model":'), r"tokenizer\.json is not valid JSON"),
     "tokenizer.json of nothing": (written("tokenizer.json", '{"version": "1.0"}'), "no tokenizer that can be loaded"),
@@ -163,7 +163,7 @@ def test_a_head_for_other_labels_is_initialised_again(folder: Path):
 
 def test_a_head_is_not_loaded_to_train_on_fewer_layers(folder: Path):
     configured(num_hidden_layers=1)(folder)
-    with pytest.raises(BadModel, match="describes 1 layers"):
+    with pytest.raises(BadModel, match="sets the number of layers to 1"):
         load_to_train(folder, ["a", "b", "c"])
 
 

@@ -125,7 +125,7 @@ def test_equal_ids_are_refused(model: Any, tmp_path: Path):
 def test_equal_ids_of_an_older_run_are_not_merged(run: Run, monkeypatch: pytest.MonkeyPatch):
     twice = [("a", []), ("a", [])]
     monkeypatch.setattr(Run, "rows", lambda _: iter(twice))
-    with pytest.raises(BadInput, match="several texts of id 'a'"):
+    with pytest.raises(BadInput, match="several texts with the id 'a'"):
         run.by_id()
 
 

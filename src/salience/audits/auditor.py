@@ -93,7 +93,7 @@ def _settings(settings: Mapping[str, Any], tests: Sequence[Test]) -> dict[str, d
     own: dict[str, dict[str, Any]] = {test.__name__: {} for test in tests}
     known = {f"{test.__name__}.{name}": (test, name) for test in tests for name in settings_of(test)}
     for key, value in settings.items():
-        choose(key, known, "setting of the audit")
+        choose(key, known, "setting", "the audit")
         test, name = known[key]
         check(test, name, value)
         own[test.__name__][name] = value
@@ -150,7 +150,7 @@ def _claim(folder: Path, study: Study) -> None:
     except ValueError as error:
         raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
     if other := [name for name, value in facts.items() if before.get(name) != value]:
-        raise BadInput(f"{folder} holds an audit with another {' and '.join(other)}; choose another folder")
+        raise BadInput(f"{folder} holds a different audit (changed: {', '.join(other)}); choose another folder")
 
 
 def _read(file: Path, known: Mapping[str, Any]) -> Finding | None:

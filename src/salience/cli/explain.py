@@ -85,7 +85,7 @@ def explain(
         if not texts:
             raise BadInput("no TEXT; pass a text, or a whole data set with --data and --out")
         if extra := [one for one in given_options(context, DataOptions) if one not in ("--quiet", "--limit")]:
-            raise BadInput(f"{extra[0]} is for a whole data set, which --data names")
+            raise BadInput(f"{extra[0]} is only used with --data, which names a whole data set")
         if decoded and (question.layer is None or display.as_json or display.files):
             raise BadInput("--decoded prints the words of layers in the terminal; name a --layer, or --layer all")
         _explain_texts(_texts(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)

@@ -83,21 +83,12 @@ def evaluate(
     chosen = choose_methods(model, texts[0].text, method, existing=before)
     rationales = [e.rationale for e in texts]
     wanted = select_metrics(model, metrics, rationales=any(rationales), can_explain=bool(chosen.methods))
-    if before and target is not None:
-        raise BadInput(f"existing explanations have labels of their own; leave out the target {target!r}")
     encoded = encode_examples(model, texts)
     own = settings | shares(wanted, settings, zip(rationales, encoded, strict=True))
     measurement = plan_measurement(model, chosen.methods, wanted, own, erase)
-    if twice := before.keys() & columns(measurement.methods):
-        raise BadInput(
-            f"{', '.join(twice)} is already among the existing explanations, which are always measured; leave out the "
-            "method"
-        )
+    _check_columns(before, measurement)
     _check(texts, encoded, before)
-    if before:
-        targets = [Target(e.target.name, kind=kind, column=column_of(model, e)) for e in next(iter(before.values()))]
-    else:
-        targets = [Target(target, kind=kind)] * len(texts)
+    targets = _targets(model, before, Target(target, kind=kind), len(texts))
     numbers = _measured(measurement, Texts(encoded, targets, rationales, before), report)
     return tabulate(
         measurement,
@@ -108,6 +99,24 @@ def evaluate(
         left_out=chosen.left_out,
         seed=seed,
     )
+
+
+def _check_columns(explained: Mapping[str, Sequence[Explanation]], measurement: Measurement) -> None:
+    """Raise if a method has the name of existing explanations: a table has one row per name."""
+    if twice := explained.keys() & columns(measurement.methods):
+        raise BadInput(
+            f"{', '.join(twice)} is already among the existing explanations, which are always measured; leave out the "
+            "method"
+        )
+
+
+def _targets(model: Model, explained: Mapping[str, Sequence[Explanation]], asked: Target, texts: int) -> list[Target]:
+    """What is explained of each text: what is asked for or, on that scale, the labels of existing explanations."""
+    if not explained:
+        return [asked] * texts
+    if asked.label is not None:
+        raise BadInput(f"existing explanations have labels of their own; leave out the target {asked.label!r}")
+    return [Target(e.target.name, kind=asked.kind, column=column_of(model, e)) for e in next(iter(explained.values()))]
 
 
 def _measured(measurement: Measurement, texts: Texts, report: Report | None) -> Numbers:
@@ -200,7 +209,7 @@ def select_metrics(
             )
         if metric.decides and model.link == "identity":
             raise BadInput(
-                f"{metric.name} is of decisions or probabilities, and a regression model has neither; leave it out"
+                f"{metric.name} needs decisions or probabilities, which a regression model does not have; leave it out"
             )
         if metric.needs == "changed_model" and not can_explain:
             raise BadInput(
@@ -226,7 +235,7 @@ def _split_settings(
                 "setting out"
             )
         hints = {k: p.annotation for k, p in known[metric].settings.items()}
-        hint = hints[choose(name, hints, f"setting of {metric}")]
+        hint = hints[choose(name, hints, "setting", metric)]
         if not fits(value, hint):
             raise BadInput(f"{key} takes {described(hint)}, not {value!r}")
         own.setdefault(metric, {})[name] = value

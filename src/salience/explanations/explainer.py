@@ -119,9 +119,7 @@ def prepare(method: AnyMethod | Sequence[AnyMethod], settings: Mapping[str, Any]
         known = own if "." in key else shared
         if key not in known:
             names = ", ".join(map(_name, functions))
-            raise BadInput(
-                unknown(key, sorted(known), f"setting of {names}") if known else f"{names} takes no settings"
-            )
+            raise BadInput(unknown(key, sorted(known), "setting", names) if known else f"{names} takes no settings")
     return [_with_settings(f, settings) for f in functions]
 
 

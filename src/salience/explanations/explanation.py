@@ -177,7 +177,7 @@ def check_same_tokens(e: Explanation, encoded: Encoded, what: str) -> None:
     """Check that an explanation is of this text, split into the same tokens; ``what`` names it in the error."""
     if e.text != encoded.text:
         raise BadInput(
-            f"{what} is of another text: {e.text[:60]!r}, not {encoded.text[:60]!r}; explain these texts again"
+            f"{what} explains another text: {e.text[:60]!r}, not {encoded.text[:60]!r}; explain these texts again"
         )
     if e.tokens != encoded.tokens:
         raise BadInput(

@@ -130,7 +130,7 @@ class Run:
                 "predictions are wrong is known for classifiers only"
             )
         if sort is not None and choose(sort, SORTS, "order") == "disagreement" and len(columns or self.methods) < 2:
-            raise BadInput(f"disagreement is between methods, and {self.path} has one; explain the data by several")
+            raise BadInput(f"disagreement compares methods, and {self.path} has only one; explain the data by several")
         chosen = self._chosen(columns)
         found = (ExplainedText.of(record, chosen, self._model) for record in self._records(chosen, ids, label))
         if wrong:
@@ -143,8 +143,8 @@ class Run:
         for name, row in self.rows():
             if name in rows:
                 raise BadInput(
-                    f"{self.path} has several texts of id {name!r}; explain the data again without an id column, or "
-                    "with unique ids"
+                    f"{self.path} has several texts with the id {name!r}; explain the data again without an id column, "
+                    "or with unique ids"
                 )
             rows[name] = row
         return rows

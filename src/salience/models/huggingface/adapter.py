@@ -184,7 +184,7 @@ class HuggingFace:
             return folded.index(label.casefold())
         if label.isdecimal():
             return self.resolve(int(label))
-        raise BadInput(unknown(label, self.labels, f"label of {self.name}"))
+        raise BadInput(unknown(label, self.labels, "label", self.name))
 
     def _next_token(self, label: str) -> int:
         """Find a next token by its text; the form with a leading space is preferred, as it continues a text."""

@@ -38,6 +38,6 @@ def check_layers(module: PreTrainedModel, unexpected: Iterable[str], name: str |
             ):
                 built = len({k[len(stack) :].partition(".")[0] for k in known if k.startswith(stack)})
                 raise BadModel(
-                    f"{name}: config.json describes {built} layers, but the weights hold more ({key}); correct the "
-                    "number of layers in config.json, or save the model again with save_pretrained"
+                    f"{name}: config.json sets the number of layers to {built}, but the weights hold more ({key}); "
+                    "correct config.json, or save the model again with save_pretrained"
                 )

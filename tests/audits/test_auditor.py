@@ -148,7 +148,7 @@ def test_other_settings_are_run_again_and_another_model_is_refused(tmp_path: Pat
     with pytest.raises(BadInput, match=r"holds a different audit \(changed: model"):
         salience.audit(build("pooled_mlp"), TEXTS, tests="permutation", out=folder)
     with pytest.raises(BadInput, match="changed: texts"):
-        salience.audit(model, TEXTS[:2], tests="permutation", out=folder)
+        salience.audit(model, list(TEXTS[:2]), tests="permutation", out=folder)
     (folder / "audit.json").write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
         salience.audit(model, TEXTS, tests="permutation", out=folder)

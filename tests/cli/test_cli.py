@@ -309,7 +309,7 @@ def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFi
         (["explain", "a", "--target", "b", "--target", "c"], "--target is given twice; it takes one value"),
         (["explain", "a", "--method", "lime", "--method", "lime"], "--method lime is given twice"),
         (["trial", "roar", "--data", "a", "--test", "b", "--model", "a", "--model", "b"], "--model is given twice"),
-        (["explain", "a", "--html", "a\0b"], "an argument holds a NUL character"),
+        (["explain", "a", "--html", "a\0b"], "an argument contains a NUL character"),
         (["explain", "a", "--set", "nodes=3", "--set", "nodes=4"], "--set nodes is given twice; it takes one value"),
         (["explain", "a", "--method", "ig"], "Did you mean 'integrated_gradients'?"),
         (["explain", "a", "--method", "SHAP"], "Did you mean 'kernel_shap'?"),

@@ -86,20 +86,25 @@ NAMES_ELSEWHERE = {
 """What other libraries and papers call methods, settings and metrics; the first name that exists here is suggested."""
 
 
-def choose(value: object, options: Iterable[str], what: str) -> str:
+def choose(value: object, options: Iterable[str], what: str, of: str = "") -> str:
     """Return ``value`` if it is one of ``options``; otherwise raise and suggest the closest option."""
     known = list(options)
     if isinstance(value, str) and value in known:
         return value
-    raise BadInput(unknown(value, known, what))
+    raise BadInput(unknown(value, known, what, of))
 
 
-def unknown(value: object, known: Iterable[str], what: str) -> str:
-    """The message for an unknown name: the name, the closest known one, and all known ones."""
+def unknown(value: object, known: Iterable[str], what: str, of: str = "") -> str:
+    """The message for an unknown name: the name, the closest known one, and all known ones.
+
+    >>> unknown("l3", ["l1", "l2"], "reduction", "gradient")
+    "unknown reduction 'l3' of gradient. Did you mean 'l1'? Known: l1, l2."
+    """
     names = list(known)
     near = _named_elsewhere(str(value), names) or get_close_matches(str(value), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {value!r}.{hint} Known: {', '.join(names)}."
+    whose = f" of {of}" if of else ""
+    return f"unknown {what} {value!r}{whose}.{hint} Known: {', '.join(names)}."
 
 
 def _named_elsewhere(value: str, names: Iterable[str]) -> list[str]:

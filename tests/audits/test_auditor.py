@@ -147,9 +147,9 @@ def test_other_settings_are_run_again_and_another_model_is_refused(tmp_path: Pat
     (other,) = salience.audit(model, TEXTS, tests="permutation", out=folder, **{"permutation.shuffles": 9}).findings
     assert "Shuffled 5 times" in first.answer
     assert "Shuffled 9 times" in other.answer
-    with pytest.raises(BadInput, match="holds an audit that differs in model; choose"):
+    with pytest.raises(BadInput, match=r"holds a different audit \(changed: model"):
         salience.audit(build("pooled_mlp"), TEXTS, tests="permutation", out=folder)
-    with pytest.raises(BadInput, match="differs in texts"):
+    with pytest.raises(BadInput, match="changed: texts"):
         salience.audit(model, list(TEXTS[:2]), tests="permutation", out=folder)
     (folder / "audit.json").write_text("{")
     with pytest.raises(BadInput, match="is damaged"):
@@ -165,7 +165,7 @@ def test_mistakes_name_the_remedy():
         salience.audit(model, [])
     with pytest.raises(BadInput, match=r"unknown test of attention 'permutations'\. Did you mean 'permutation'"):
         salience.audit(model, TEXTS, tests="permutations")
-    with pytest.raises(BadInput, match=r"unknown setting of the audit 'permutation\.shuffle'"):
+    with pytest.raises(BadInput, match=r"unknown setting 'permutation\.shuffle' of the audit"):
         salience.audit(model, TEXTS, tests="permutation", **{"permutation.shuffle": 3})
 
 

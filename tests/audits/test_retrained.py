@@ -140,7 +140,7 @@ def test_a_damaged_twin_is_named_with_the_remedy(tmp_path):
 
 
 def test_another_training_set_is_refused_in_the_same_folder(findings, folder):
-    with pytest.raises(BadInput, match="differs in training data or recipe"):
+    with pytest.raises(BadInput, match="changed: training data or recipe"):
         run(folder, train=TRAIN[:-4])
 
 

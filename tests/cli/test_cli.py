@@ -198,7 +198,7 @@ def test_a_text_that_is_a_file_causes_a_warning(explain: Explain, tmp_path: Path
     assert (code, json.loads(out)["text"]) == (0, str(path))
     assert err.startswith(  # the name of the folder may also be too long for the model
         f"salience: warning: {path} is a file; its name is explained, not its content. To explain the texts in it, use "
-        f"--data {path} --out RUN\n"
+        f"--data {path} --out RUN, or salience.explain_data in Python\n"
     )
 
 
@@ -242,7 +242,7 @@ def test_control_characters_do_not_abort_an_image_or_a_page(explain: Explain, tm
         (["Good", "--set", "rule=lefd"], "Did you mean 'left'?"),
         (["Good", "--set", "nodes"], "--set 'nodes' is not of the form key=value"),
         (["Good", "--set", "lime.samples=3"], "lime.samples"),
-        (["Good", "--layer", "2"], "unknown setting of integrated_gradients 'layer'"),
+        (["Good", "--layer", "2"], "unknown setting 'layer' of integrated_gradients"),
         (["Good", "--pair", "a", "--pair", "b"], "--pair was given 2 times for 1 texts"),
         (["  "], "text 0 is empty"),
         (["caf\udce9"], "is not valid UTF-8"),
@@ -264,7 +264,7 @@ def test_a_user_error_is_one_line_and_exit_code_2(explain: Explain, arguments: l
 def test_data_options_are_rejected_without_data(explain: Explain, option: str):
     code, out, err = explain("A fine film.", option)
     assert (code, out) == (2, "")
-    assert err == f"salience: {option.partition('=')[0]} is for a whole data set, which --data names\n"
+    assert err == f"salience: {option.partition('=')[0]} is only used with --data, which names a whole data set\n"
 
 
 def test_texts_of_a_run_are_shown_with_their_id(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -278,7 +278,7 @@ def test_texts_of_a_run_are_shown_with_their_id(folder: str, tmp_path: Path, cap
     shown = json.loads(capsys.readouterr().out)
     assert (shown["id"], shown["text"]) == ("b", "A dull one.")
     assert run(["show", out, "--id", "a", "--id", "z"]) == 2
-    assert "holds no text of id 'z'" in capsys.readouterr().err
+    assert "holds no text with the id 'z'" in capsys.readouterr().err
 
 
 def test_a_missing_model_is_named(capsys: pytest.CaptureFixture[str]):
@@ -309,13 +309,13 @@ def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFi
         (["explain", "a", "--target", "b", "--target", "c"], "--target is given twice; it takes one value"),
         (["explain", "a", "--method", "lime", "--method", "lime"], "--method lime is given twice"),
         (["trial", "roar", "--data", "a", "--test", "b", "--model", "a", "--model", "b"], "--model is given twice"),
-        (["explain", "a", "--html", "a\0b"], "an argument holds a NUL character"),
+        (["explain", "a", "--html", "a\0b"], "an argument contains a NUL character"),
         (["explain", "a", "--set", "nodes=3", "--set", "nodes=4"], "--set nodes is given twice; it takes one value"),
         (["explain", "a", "--method", "ig"], "Did you mean 'integrated_gradients'?"),
         (["explain", "a", "--method", "SHAP"], "Did you mean 'kernel_shap'?"),
         (["explain", "a", "--set", "n_steps=50"], "Did you mean 'nodes'?"),
         (["explain", "a", "--set", "integrated_gradients.steps=50"], "Did you mean 'integrated_gradients.nodes'?"),
-        (["explain", "a", "--set", "budget=50"], "unknown setting of integrated_gradients 'budget'"),
+        (["explain", "a", "--set", "budget=50"], "unknown setting 'budget' of integrated_gradients"),
         (["metrics", "f1"], "Did you mean 'token_f1'?"),
         (["show", "x" * 300], "File name too long: xxx"),
     ],

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from salience.core.executor import FASTEST, fitting_budget, out_of_memory
+from salience.core.memory import OVERHEAD, Memory
 from salience.errors import BadModel
 from salience.explanations.explainer import explain
 from shapes import build
@@ -69,6 +70,30 @@ def test_memory_that_runs_out_halves_the_budget_and_changes_no_score():
     budget, message = done.stdout.splitlines()
     assert 500 < int(budget) <= 2000
     assert "one pass over a text of" in message
+
+
+def test_known_logits_are_rarely_copied_and_never_mixed_up():
+    memory, copies = Memory(None), set[int]()
+    for n in range(200):
+        keys = [b"%d" % i for i in range(n + 1)]
+        logits = memory.recall(keys[::-1], lambda new, keys=keys: torch.tensor([[float(keys[::-1][i])] for i in new]))
+        assert logits[:, 0].tolist() == list(range(n, -1, -1))
+        copies.add(memory._logits.untyped_storage().data_ptr())
+    assert len(copies) < 12, "once for each doubling"
+
+
+def test_a_full_memory_still_answers_from_what_it_knows():
+    memory, passed = Memory(None, room=3 * (OVERHEAD + 4)), list[int]()
+
+    def run(new: list[int]) -> torch.Tensor:
+        passed.append(len(new))
+        return torch.full((len(new), 1), float(len(passed)))
+
+    assert memory.recall([b"a", b"b"], run).tolist() == [[1], [1]]
+    assert memory.recall([b"x", b"a", b"y"], run).tolist() == [[2], [1], [2]]
+    assert memory.recall([b"b", b"x"], run).tolist() == [[1], [3]]
+    assert memory.recall([b"x", b"a"], run).tolist() == [[3], [1]]
+    assert passed == [2, 2, 1]
 
 
 def test_what_counts_as_out_of_memory():

@@ -1,7 +1,7 @@
 """Intervals that hold: their coverage by simulation, and their formulas against slow or published versions."""
 
 from itertools import combinations, product
-from math import isnan, nan
+from math import inf, isnan, nan
 
 import numpy as np
 import pytest
@@ -12,14 +12,17 @@ from scipy.stats import t as student
 from salience.core.stats import (
     Difference,
     Estimate,
+    Moments,
     Spread,
     differences,
     estimate,
     mean_interval,
+    moments_interval,
     paired_difference,
     share,
     share_interval,
     table_interval,
+    within,
 )
 
 HOLDS = 0.93
@@ -53,6 +56,18 @@ def test_the_interval_of_a_mean_holds(name: str):
         covered = share_covered(low, high, truth)
         assert covered >= HOLDS, n
         assert covered <= 0.995, f"{n}: wider than it need be"
+
+
+@pytest.mark.parametrize("name", ["beta", "half of them 0"])
+def test_the_interval_within_limits_holds(name: str):
+    draw, truth = VALUES[name]
+    rng = np.random.default_rng(5)
+    for n in (8, 10, 15, 30):
+        x = draw(rng, (6000, n))
+        free = mean_interval(x)
+        low, high = within(free, x.mean(-1), (0, 1))
+        assert min(np.nanmin(free[0]), 1 - np.nanmax(free[1])) < 0 <= min(np.nanmin(low), 1 - np.nanmax(high))
+        assert share_covered(low, high, truth) == share_covered(*free, truth) >= HOLDS, n
 
 
 @pytest.mark.parametrize("p", [0.02, 0.1, 0.3, 0.5, 0.95])
@@ -141,6 +156,38 @@ def test_how_results_are_printed():
     assert f"{Spread((0.5, 0.7)):+.3f}" == "+0.600 ± 0.141"
     assert isnan(Spread((3.0,)).sd)
     assert str(Spread((3.0,))) == "3.00", "one run has no spread"
+
+
+# ------------------------------------------------------------------------------------------------------ limits
+
+
+def test_no_interval_leaves_the_limits_of_its_values():
+    x = [1.0] * 8 + [0.9, 0.2]
+    assert estimate(x).high > 1
+    e = estimate(x, (0, 1))
+    assert (e.mean, e.low, e.high) == (estimate(x).mean, estimate(x).low, 1)
+    assert estimate(np.negative(x), (-1, 1)).low == -1
+    assert estimate([0.0] * 8 + [0.1, 3.0], (0, inf)).low == 0
+    rounded = estimate([1 + 1e-7] * 9 + [1 + 2e-7], (0, 1))
+    assert rounded.low <= rounded.mean == rounded.high, "a mean that rounding has put outside stays in its interval"
+    free, bound = differences([x, x], [(-inf, inf), (-1, 1)])
+    assert free.high > bound.high == 1
+    assert (free.low, free.p) == (bound.low, bound.p)
+    assert isnan(estimate([0.5] * 9, (0, 1)).low)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_moments_of_a_stream_give_the_same_interval(name: str):
+    for n in (3, 8, 30):
+        x = VALUES[name][0](np.random.default_rng(n), (n,)) + 5
+        moments = Moments()
+        for value in x.tolist():
+            moments.add(value)
+        d = x - x.mean()
+        expected = (n, x.mean(), (d**2).sum(), (d**3).sum())
+        assert (moments.n, moments.mean, moments.squares, moments.cubes) == pytest.approx(expected)
+        streamed = moments_interval(moments.n, moments.mean, moments.squares, moments.cubes)
+        assert np.allclose(streamed, mean_interval(x), equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------------------ formulas

@@ -592,7 +592,7 @@ def test_data_sets_saved_to_disk_and_their_splits(tmp_path: Path, cache: None):
     assert texts(source(tmp_path / "only")) == ["a", "b"]
     assert texts(source(tmp_path / "two", split="test")) == ["b"]
     refused("has several splits; choose one with split: dev, test", tmp_path / "two")
-    refused("unknown split of .*two 'tset'. Did you mean 'test'", tmp_path / "two", split="tset")
+    refused("unknown split 'tset' of .*two. Did you mean 'test'", tmp_path / "two", split="tset")
     refused("has no splits; leave out split", tmp_path / "one", split="train")
 
 

@@ -76,6 +76,36 @@ def test_a_pool_of_processes_gives_the_same_table(table: Evaluation, tmp_path: P
     same(salience.evaluate_data("sentiment", sample(), tmp_path / "run", METHODS, **SPREAD), table)
 
 
+def test_the_limit_of_a_run_with_rationales_may_grow(tmp_path: Path):
+    options = {"metrics": ["token_f1", "comprehensiveness"], "rows_per_part": 2}
+    model, out = salience.load(), tmp_path / "run"
+
+    def run(limit: int, **more: float) -> Evaluation:
+        return salience.evaluate_data(model, sample(), out, "gradient", limit=limit, **options, **more)
+
+    run(4)
+    share = json.loads((out / "manifest.json").read_text())["metrics"]["token_f1"]["share"]
+    before = {f: f.stat().st_mtime_ns for f in (out / "parts").iterdir()}
+    grown = run(9)
+    assert grown.texts == 9
+    assert before.items() <= {f: f.stat().st_mtime_ns for f in (out / "parts").iterdir()}.items()
+    texts = examples(sample(), limit=9)
+    same(grown, salience.evaluate(model, texts, "gradient", metrics=options["metrics"], **{"token_f1.share": share}))
+    assert run(9).texts == 9
+    with pytest.raises(BadInput, match=r"token_f1\.share"):
+        run(10, **{"token_f1.share": 0.9})
+    with pytest.raises(BadInput, match="limit = 9, and 4 is less"):
+        run(4)
+
+
+def test_rejected_rows_are_reported_even_quietly(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = sentences(tmp_path / "data.jsonl", 12)
+    out = str(tmp_path / "run")
+    command_line = ["--data", str(data), "--out", out, "--method", "gradient", "--quiet"]
+    assert command(["evaluate", *command_line, "--metric", "comprehensiveness"]) == 0
+    assert capsys.readouterr().err == f"1 row was rejected; see {out}/rejected.jsonl\n"
+
+
 def sentences(path: Path, count: int) -> Path:
     rng = random.Random(3)
     lines = [json.dumps({"text": " ".join(rng.choices(WORDS, k=rng.randint(2, 9)))}) for _ in range(count)]

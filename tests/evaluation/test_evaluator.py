@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +31,12 @@ from salience.data.examples import Example, examples
 from salience.errors import BadInput, UnfinishedRun
 from salience.evaluation.advice import advice, verdict
 from salience.evaluation.evaluator import evaluate, stored
+from salience.evaluation.measuring import Measurement
 from salience.evaluation.table import compared
 from salience.explanations.imported import by_method, carried, from_captum, from_inseq, from_shap, imported
 from salience.explanations.spelling import located
 from salience.methods import CONTROLS
+from salience.metrics import find_metrics
 from salience.metrics.faithfulness import comprehensiveness
 from salience.metrics.robustness import randomised
 from salience.models import sample_file
@@ -177,6 +180,25 @@ def table_of(**columns: list[float]) -> salience.evaluation.table.Evaluation:
     cells = {(c.method, c.metric): c for c in compared(tuple(columns), [metrics.find_metric("token_f1")], measured)}
     empty: dict[str, Any] = {"curves": {}, "gaps": {}, "settings": {}}
     return salience.evaluation.table.Evaluation("m", len(values), 0, (), tuple(columns), ("token_f1",), cells, **empty)
+
+
+def test_intervals_stay_within_the_limits_of_a_metric():
+    chosen = find_metrics(["average_precision", "max_sensitivity"])
+    values = {m.name: np.array([[1.0, 0.01]] * 9 + [[0.3, 0.9]]) for m in chosen}
+    limits = {m.name: m.limits for m in chosen}
+    free, bound = (list(compared(("a", "random"), chosen, values, own)) for own in (None, limits))
+    assert max(c.estimate.high for c in free) > 1
+    assert min(c.estimate.low for c in free) < 0
+    assert all(0 <= c.estimate.low <= c.estimate.mean <= c.estimate.high for c in bound)
+    assert all(c.estimate.high <= limits[c.metric][1] for c in bound)
+    assert [c.estimate.mean for c in bound] == [c.estimate.mean for c in free]
+
+
+def test_limits_are_those_of_probabilities():
+    chosen = find_metrics(["comprehensiveness", "log_odds", "infidelity", "loo_kendall", "parameter_randomisation"])
+    classifier, regression = (Measurement(build(s), [], chosen, {}, "mask") for s in ("bert", "bert_regression"))
+    assert list(classifier.limits.values()) == [(-1, 1), (-inf, inf), (0, inf), (-1, 1), (0, 1)]
+    assert list(regression.limits.values()) == [(-inf, inf)] * 3 + [(-1, 1), (0, 1)]
 
 
 def test_a_high_mean_by_chance_does_not_hide_a_significant_method():
@@ -330,7 +352,7 @@ def test_settings_of_metrics_are_checked(setting: dict[str, Any], message: str):
 
 
 def test_a_regression_model_makes_no_decisions():
-    with pytest.raises(BadInput, match="hiding_area is of decisions"):
+    with pytest.raises(BadInput, match="hiding_area needs decisions"):
         evaluate(build("bert_regression"), list(TEXTS), "gradient", metrics=["hiding_area"])
 
 
@@ -563,7 +585,7 @@ def test_explanations_that_do_not_match_the_texts():
     texts = ["A fine film.", "A bore."]
     right = salience.explain(model, texts, "gradient")
     wrong = {
-        "is of another text": [right[1], right[0]],
+        "explains another text": [right[1], right[0]],
         "explains 1 texts of 2": right[:1],
         "NaN": [replace(right[0], scores=(float("nan"),) * len(right[0].scores)), right[1]],
         "scores for": [replace(right[0], scores=right[0].scores[:-1]), right[1]],
@@ -615,6 +637,7 @@ def test_explanations_of_other_tools_are_evaluated(tmp_path: Path, capsys: pytes
         "neither offsets nor tokens": {"text": "a", "scores": [1]},
         "2 scores for 1 tokens": {"text": "a", "tokens": ["a"], "scores": [1, 2]},
         "finite numbers": {"text": "a", "tokens": ["a"], "scores": ["x"]},
+        "list of finite numbers": {"text": "a", "tokens": ["a"], "scores": [10**400]},
         "outside its text": {"text": "a", "offsets": [[0, 9]], "scores": [1]},
         "not empty": {"text": " ", "tokens": [], "scores": []},
     }

@@ -135,7 +135,7 @@ def test_unknown_names_suggest_the_nearest():
         salience.explain(model, TEXTS[0], "integrated_gradient")
     with pytest.raises(BadInput, match="Did you mean 'reduction'"):
         salience.explain(model, TEXTS[0], "gradient", reducton="l1")
-    with pytest.raises(BadInput, match="unknown reduction of gradient 'l3'"):
+    with pytest.raises(BadInput, match="unknown reduction 'l3' of gradient"):
         salience.explain(model, TEXTS[0], "gradient", reduction="l3")
     with pytest.raises(BadInput, match="unknown kind"):
         salience.explain(model, TEXTS[0], "gradient", kind="prob")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import shutil
 from functools import cache
 from pathlib import Path
@@ -197,6 +198,21 @@ def test_a_head_can_be_named(folder: Path, model: Model):
     result = run(bare, layer=2, head=str(folder))
     assert result.settings["head"] == str(folder)
     assert torch.equal(result.scores, run(model, layer=2).scores)
+
+
+def test_the_files_of_a_head_are_checked_like_those_of_a_model(folder: Path, tmp_path: Path):
+    place = Path(shutil.copytree(folder, tmp_path / "model"))
+    model, config = salience.load(place), json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"_attn_implementation": "someone/kernel"}))
+    for head in (None, str(place)):
+        with pytest.raises(BadModel, match="attention kernel 'someone/kernel'"):
+            model.lm_head(head)
+    (place / "config.json").write_text(json.dumps(config))
+    index = {"metadata": {}, "weight_map": {"a": "../outside.safetensors"}}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    for head in (None, str(place)):
+        with pytest.raises(BadModel, match="must be safetensors files in the same folder"):
+            model.lm_head(head)
 
 
 def test_loading_a_head_draws_no_random_numbers(folder: Path):

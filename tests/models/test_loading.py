@@ -15,9 +15,10 @@ from safetensors.torch import load_file, save_file
 
 import salience
 from salience.cli import checks, run
-from salience.errors import BadInput, BadModel
+from salience.errors import BadInput, BadModel, SalienceError
 from salience.methods import METHODS
 from salience.metrics import METRICS, TRIALS
+from salience.models import load_to_train
 from salience.models.files import folder_of
 from shapes import build
 
@@ -76,7 +77,11 @@ DAMAGE = {
     "no heads": (configured(num_attention_heads=0), "cannot be loaded"),
     "100,000 layers": (
         configured(num_hidden_layers=100_000),
-        r"num_hidden_layers = 100,000, but the weights are \d+ te",
+        r"num_hidden_layers = 100,000, but the weights hold only \d+ te",
+    ),
+    "fewer layers than weights": (
+        configured(num_hidden_layers=1),
+        r"config\.json sets the number of layers to 1, but the weights hold more \(bert\.encoder\.layer\.1\.",
     ),
     "tokenizer.json is no JSON": (written("tokenizer.json", '{"model":'), r"tokenizer\.json is not valid JSON"),
     "tokenizer.json of nothing": (written("tokenizer.json", '{"version": "1.0"}'), "no tokenizer that can be loaded"),
@@ -98,6 +103,68 @@ def test_a_damaged_model_is_refused_by_the_command_too(damage: str, folder: Path
     *_, last = capfd.readouterr().err.splitlines()
     assert last.startswith("salience: ")
     assert "Traceback" not in last
+
+
+def retokenized(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def few_word_vectors(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "bert.embeddings.word_embeddings.weight"
+    save_file(weights | {name: weights[name][:9].contiguous()}, folder / "model.safetensors", {"format": "pt"})
+    configured(vocab_size=9)(folder)
+
+
+UNUSABLE = {
+    "few word vectors": (
+        few_word_vectors,
+        r"the tokenizer of .* gives '.*' the id \d+, but the model has 9 word vectors",
+    ),
+    "chunks": (configured(chunk_size_feed_forward=7), "set chunk_size_feed_forward to 0"),
+    "no number": (retokenized(model_max_length="many"), "model_max_length of the tokenizer of .* is 'many'"),
+}
+
+
+@pytest.mark.parametrize("fault", UNUSABLE)
+def test_a_model_that_would_fail_in_a_pass_is_refused(fault: str, folder: Path, capfd: pytest.CaptureFixture[str]):
+    change, reason = UNUSABLE[fault]
+    change(folder)
+    with pytest.raises(SalienceError, match=reason):
+        salience.explain(folder, "A fine film.", "gradient")
+    assert run(["explain", "A fine film.", "--model", str(folder), "--method", "gradient"]) == 2
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def head_of(model: Any) -> torch.Tensor:
+    return model.module.classifier.weight.detach()
+
+
+def test_a_head_for_other_labels_is_initialised_again(folder: Path):
+    labels = salience.load(folder).labels
+    trained = head_of(salience.load(folder))
+    for same in (labels, labels[::-1], len(labels)):
+        kept = load_to_train(folder, same)
+        assert kept.labels == labels
+        assert torch.equal(head_of(kept), trained)
+    others = [f"topic {i}" for i in range(len(labels))]
+    new, again, seeded = (load_to_train(folder, others, seed=seed) for seed in (3, 3, 4))
+    assert list(new.labels) == others
+    assert not torch.isclose(head_of(new), trained).any()
+    assert torch.equal(head_of(new), head_of(again))
+    assert not torch.equal(head_of(new), head_of(seeded))
+    encoder = "bert.encoder.layer.0.output.dense.weight"
+    assert torch.equal(new.module.state_dict()[encoder], load_file(folder / "model.safetensors")[encoder])
+
+
+def test_a_head_is_not_loaded_to_train_on_fewer_layers(folder: Path):
+    configured(num_hidden_layers=1)(folder)
+    with pytest.raises(BadModel, match="sets the number of layers to 1"):
+        load_to_train(folder, ["a", "b", "c"])
 
 
 def test_a_panic_of_the_tokenizers_library_is_a_reason_not_a_crash(folder: Path):

@@ -5,17 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from scipy.stats import ttest_1samp
 
 import salience
 from salience.cli import run as cli
+from salience.core.stats import estimate as estimate_mean
 from salience.data import source
 from salience.errors import BadInput, UnknownLabel
 from salience.runs.driver import estimate, explain_data
 from salience.runs.run import Run, open_run
+from shapes import build
 
 ROWS = [
     {"key": "=cmd", "text": "A fine film.", "gold": "positive", "stars": 5, "by": "@ann"},
@@ -123,7 +125,7 @@ def test_equal_ids_are_refused(model: Any, tmp_path: Path):
 def test_equal_ids_of_an_older_run_are_not_merged(run: Run, monkeypatch: pytest.MonkeyPatch):
     twice = [("a", []), ("a", [])]
     monkeypatch.setattr(Run, "rows", lambda _: iter(twice))
-    with pytest.raises(BadInput, match="several texts of id 'a'"):
+    with pytest.raises(BadInput, match="several texts with the id 'a'"):
         run.by_id()
 
 
@@ -208,10 +210,10 @@ def test_the_summary_ranks_words_by_their_intervals(model: Any, tmp_path: Path):
         for word in e.words():
             shares.setdefault((e.method, e.target.name, word.text.lower()), []).append(word.score / total)
     assert summary.texts == {"negative": 10, "positive": 10}
-    assert {(w.method, w.label, w.word) for w in summary.words} == {k for k, v in shares.items() if len(v) >= 6}
+    assert {(w.method, w.label, w.word) for w in summary.words} == {k for k, v in shares.items() if len(v) >= 8}
     for word in summary.words:
         values = shares[word.method, word.label, word.word]
-        interval = ttest_1samp(values, 0).confidence_interval(0.95)
+        interval = estimate_mean(values, (-1, 1))
         assert word.texts == len(values)
         assert (word.low, word.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
         assert word.mean == pytest.approx(sum(values) / len(values))
@@ -237,6 +239,36 @@ def test_the_command_summarises(run: Run, tmp_path: Path, capsys: pytest.Capture
     assert cli([*command, "--html", str(tmp_path / "x.html")]) == 0
     assert (tmp_path / "x.html").read_text().startswith("<!doctype html>")
     assert cli([*command, "--method", "lime"]) == 2
+
+
+def test_wrong_next_tokens_are_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Of a large vocabulary only the most likely tokens are stored, and the right one is often not among them."""
+    model = build("gpt2_lm")
+    for module in (salience.explanations.explainer, salience.runs.run):
+        monkeypatch.setattr(module, "LABELS", len(model.labels) - 1)
+    data = tmp_path / "next.jsonl"
+    data.write_text(json.dumps({"text": "A fine", "next": "film"}))
+    run = explain_data(model, source(data, label="next"), tmp_path / "run", "random")
+    assert cli(["show", str(run.path)]) == 0
+    capsys.readouterr()
+    assert cli(["show", str(run.path), "--wrong"]) == 2
+    assert "explains a language model, and only its most likely next tokens are stored" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["file", "datasets"])
+def test_rejected_rows_are_reported_even_quietly(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = [{"text": "A fine film."}] * 12 + [{"text": " "}]
+    data = tmp_path / ("data.jsonl" if kind == "file" else "data")
+    if kind == "file":
+        data.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        datasets.Dataset.from_list(rows).save_to_disk(data)
+    capsys.readouterr()
+    out = str(tmp_path / "run")
+    assert cli(["explain", "--data", str(data), "--out", out, "--method", "random", "--quiet"]) == 0
+    assert capsys.readouterr().err == f"1 row was rejected; see {out}/rejected.jsonl\n"
 
 
 # ------------------------------------------------------------------------------------------------------ the estimate

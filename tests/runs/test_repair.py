@@ -273,6 +273,8 @@ def test_older_runs_are_checked_by_their_rows(
         lambda m: m.pop("methods"),
         lambda m: m.update(methods=["position"]),
         lambda m: m["methods"].update(position=None),
+        lambda m: m["methods"].update(lime=m["methods"].pop("position")),
+        lambda m: m["methods"].update(lime=m["methods"]["position"]),
         lambda m: m.update(starts=None),
         lambda m: m.update(columns=5),
         lambda m: m["columns"].update(keep="x"),

@@ -109,7 +109,7 @@ def test_the_target_column_gives_the_target_of_each_text(model, tmp_path: Path):
     run = explain_data(model, chosen, tmp_path / "run", "input_x_gradient", max_rejected=0.5)
     assert [e.target.label for e in run] == ["negative", "positive", "positive", "negative"]
     assert [(r.number, r.reason.partition(" 'splendid'")[0]) for r in run.rejected()] == [
-        (3, "unknown label of sentiment"),
+        (3, "unknown label"),
         (5, "its label is 2.5; expected a label name or an integer"),
     ]
     texts = [t for i, t in enumerate(sentences(6)) if i not in (3, 5)]

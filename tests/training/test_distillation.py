@@ -254,7 +254,7 @@ def test_explanations_of_other_texts_or_tokenizers_are_refused():
     with pytest.raises(BadInput, match="no explanation, the first of them 'a'"):
         by_explanations(model, texts, {"b": [matching]})
     (other,) = salience.explain(model, "a dull fox", "input_x_gradient")
-    with pytest.raises(BadInput, match="is of another text"):
+    with pytest.raises(BadInput, match="explains another text"):
         by_explanations(model, texts, {"a": [other]})
     (mismatched,) = salience.explain(build("gpt2"), "a fine fox", "input_x_gradient")
     with pytest.raises(BadInput, match="another tokenizer"):

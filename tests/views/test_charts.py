@@ -41,6 +41,14 @@ def test_svg_is_xml_and_holds_the_words(tmp_path: Path):
     assert not list(tree.iter("{http://www.w3.org/2000/svg}script"))
 
 
+def test_long_words_are_cut_to_a_line():
+    drawing = drawing_of(made("A " + 100_000 * "ha" + " film " + 300 * "x", scores=(0.1, 1.0, 0.2, 0.0)))
+    assert max(map(len, texts(drawing))) <= charts.LONGEST
+    assert max(len(box.tooltip) for box in drawing.boxes) < 2 * charts.LONGEST
+    assert drawing.width <= drawing.left + charts.WIDTH + charts.MARGIN
+    assert any(text.startswith("hahaha") and text.endswith("…") for text in texts(drawing))
+
+
 def test_other_file_types_are_rejected(tmp_path: Path):
     with pytest.raises(BadInput, match=r"ends in \.png or \.svg, but got .*why\.jpeg"):
         charts.save([made()], tmp_path / "why.jpeg")

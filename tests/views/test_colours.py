@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from salience.views import html
-from salience.views.colours import AGAINST, DARK, FOR, LIGHT, contrast_ratio, hexadecimal, ink, shade
+from salience.views.colours import AGAINST, DARK, FOR, LIGHT, MUCH, contrast_ratio, hexadecimal, ink, shade
 
 SCORES = st.floats(-1, 1)
 GROUNDS = st.sampled_from([LIGHT, DARK])
 
 
-@given(SCORES, GROUNDS)
-def test_letters_stand_out_on_every_shade(relative: float, ground: tuple[int, int, int]):
-    back = shade(relative, ground)
+@given(SCORES, GROUNDS, st.booleans())
+def test_letters_stand_out_on_every_shade(relative: float, ground: tuple[int, int, int], signed: bool):
+    back = shade(abs(relative) if not signed else relative, ground, signed)
     assert contrast_ratio(back, ink(back)) >= 4.5
 
 
@@ -27,6 +27,7 @@ def test_the_sign_chooses_the_colour_and_the_size_its_strength(relative: float, 
 def test_scores_beyond_the_scale_keep_the_full_colour():
     assert shade(1.7, LIGHT) == FOR
     assert shade(-3.0, DARK) == AGAINST
+    assert shade(1.7, DARK, signed=False) == MUCH
 
 
 def test_contrast_is_that_of_wcag():

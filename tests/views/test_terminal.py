@@ -1,3 +1,4 @@
+import json
 import re
 from io import StringIO
 
@@ -7,8 +8,8 @@ from rich.console import Console
 
 from salience.errors import BadInput
 from salience.explanations.explanation import Explanation
-from salience.views import sheet, terminal
-from salience.views.colours import DARK, LIGHT
+from salience.views import charts, html, sheet, terminal
+from salience.views.colours import AGAINST, DARK, FOR, LIGHT, MUCH, hexadecimal
 from salience.views.sheet import pieces, visible
 from views.handmade import NASTY, TEXTS, layered, made, spaced
 
@@ -74,6 +75,30 @@ def test_bars_start_at_zero_and_end_at_their_score():
         "  bad  -1 ████████████████",
         "  film +0                 ▏",
     ]
+
+
+def test_small_bars_stay_on_their_side_of_zero():
+    e = made("Good bad film", scores=(2.0, -0.01, 0.001))
+    lines = printed([e], colour=False, view="bar", width=60).split("integrated_gradients\n")[1].splitlines()
+    (good, a), (bad, b), (film, c) = ((line.index("█"), line.rindex("█") + 1) for line in lines[:3])
+    assert good == film == b, "0 is at one place"
+    assert (b - bad, c - film) == (1, 1)
+    assert a > c
+    bars = {bar.name: bar for bar in sheet.bars(made("Good bad", scores=(0.01, -2.0)))}
+    assert bars["Good"].low == bars["bad"].high < 0.95
+
+
+@pytest.mark.parametrize("view", ["text", "bar"])
+def test_scores_without_a_sign_have_a_colour_of_their_own(view: str):
+    weights = made("Good film", scores=(1.0, 0.5), method="attention", settings={}, signed=False)
+    codes = [";".join(map(str, colour)) for colour in (MUCH, FOR, AGAINST)]
+    out = printed([weights], colour=True, view=view)
+    assert [code in out for code in codes] == [True, False, False]
+    page = html.page([weights], view=view).partition("</style>")[2]
+    assert 'class="much' in page
+    assert 'class="for' not in page
+    spec = json.dumps(charts.chart([weights], view=view).to_dict())
+    assert [hexadecimal(colour) in spec for colour in (MUCH, FOR, AGAINST)] == [True, False, False]
 
 
 def test_a_waterfall_goes_from_the_rest_to_the_explained_number():

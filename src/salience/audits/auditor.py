@@ -200,7 +200,7 @@ def _settings(settings: Mapping[str, Any], tests: Sequence[Test]) -> dict[str, d
     own: dict[str, dict[str, Any]] = {test.__name__: {} for test in tests}
     known = {f"{test.__name__}.{name}": (test, name) for test in tests for name in settings_of(test)}
     for key, value in settings.items():
-        choose(key, known, "setting of the audit")
+        choose(key, known, "setting", "the audit")
         test, name = known[key]
         check(test, name, value)
         own[test.__name__][name] = value

@@ -23,7 +23,7 @@ from salience.cli.options import (
     sample_source,
     source_of,
 )
-from salience.cli.output import check_distinct, print_points, print_wide, written
+from salience.cli.output import check_distinct, print_points, print_wide, report_rejected, written
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _into_folder(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation
     given = {name: options[name] for name in RUN_OPTIONS if options[name] is not None}
     try:
         with _reporter(options["quiet"]) as report:
-            return evaluate_data(
+            evaluation = evaluate_data(
                 Checkpoint(model.model, model.options),
                 source_of(options["data"], options),
                 options["out"],
@@ -198,6 +198,8 @@ def _into_folder(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation
         if not options["quiet"]:
             click.echo("Stopped. Finished parts are saved; run the same command to resume.", err=True)
         raise
+    report_rejected(options["out"])
+    return evaluation
 
 
 def _reporter(quiet: bool) -> "AbstractContextManager[Report]":

@@ -1,9 +1,7 @@
 """``salience explain``: explains single texts, or a whole data set into a run folder."""
 
 import dataclasses
-import os
 import sys
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
@@ -27,9 +25,9 @@ from salience.cli.options import (
     question,
     source_of,
 )
-from salience.cli.output import print_wide, sink
+from salience.cli.output import print_wide, report_rejected, sink
 from salience.core.characters import to_json, visible
-from salience.errors import BadInput, SalienceWarning
+from salience.errors import BadInput
 
 if TYPE_CHECKING:
     from salience.core.text import Text
@@ -87,7 +85,7 @@ def explain(
         if not texts:
             raise BadInput("no TEXT; pass a text, or a whole data set with --data and --out")
         if extra := [one for one in given_options(context, DataOptions) if one not in ("--quiet", "--limit")]:
-            raise BadInput(f"{extra[0]} is for a whole data set, which --data names")
+            raise BadInput(f"{extra[0]} is only used with --data, which names a whole data set")
         if decoded and (question.layer is None or display.as_json or display.files):
             raise BadInput("--decoded prints the words of layers in the terminal; name a --layer, or --layer all")
         _explain_texts(_texts(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)
@@ -143,13 +141,9 @@ def _print_decoded(model: "Model", text: "Text", settings: "Mapping[str, Any]") 
 
 
 def _texts(texts: Sequence[str], pairs: Sequence[str]) -> "list[Text]":
-    for text in filter(os.path.isfile, texts):
-        warnings.warn(
-            f"{text} is a file; its name is explained, not its content. To explain the texts in it, use "
-            f"--data {text} --out RUN",
-            SalienceWarning,
-            stacklevel=2,
-        )
+    from salience.data.texts import warn_about_files
+
+    warn_about_files(texts)
     read = [line for text in texts for line in (_lines() if text == "-" else [text])]
     for text in (*read, *pairs):
         if any("\ud800" <= c <= "\udfff" for c in text):
@@ -268,13 +262,12 @@ def _explain_data(model: ModelOptions, question: Question, data: DataOptions, as
     done = run.manifest["finished"]
     if as_json:
         click.echo(to_json({"event": "finished", "run": str(data.out), **done}))
-    elif not data.quiet:
-        rejected = (
-            f"; {done['rejected']:,} rows rejected, see {run.path / 'rejected.jsonl'}" if done["rejected"] else ""
-        )
+        return
+    report_rejected(run.path)
+    if not data.quiet:
         cut = f"; {done['truncated']:,} truncated to the maximum length of the model" if done["truncated"] else ""
         status = f"{data.out} is already complete:" if done == earlier else f"explained into {data.out}:"
-        click.echo(visible(f"{status} {done['texts']:,} texts{cut}{rejected}"), err=True)
+        click.echo(visible(f"{status} {done['texts']:,} texts{cut}"), err=True)
 
 
 def _finished(folder: Path) -> object:

@@ -58,7 +58,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if any("\0" in argument for argument in args):
-            raise click.UsageError("an argument holds a NUL character; leave it out", ctx)
+            raise click.UsageError("an argument contains a NUL character; leave it out", ctx)
         if command is not None and not isinstance(command, click.Group):
             _check_repeated(command, click.Context(command, parent=ctx, info_name=name), rest)
         return name, command, rest

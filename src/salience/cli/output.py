@@ -120,6 +120,15 @@ class _Visible:
             yield Segment(text if control else visible(text), style, control)
 
 
+def report_rejected(folder: Path) -> None:
+    """Say how many rows of the data a finished run could not use. --quiet hides progress, and not this."""
+    from salience.runs.folder import read_manifest
+
+    if count := read_manifest(folder)["finished"]["rejected"]:
+        rows = "1 row was" if count == 1 else f"{count:,} rows were"
+        click.echo(visible(f"{rows} rejected; see {folder / 'rejected.jsonl'}"), err=True)
+
+
 @contextmanager
 def written(path: Path) -> Generator[IO[bytes]]:
     """Open a file that appears under its name only once it is complete."""

@@ -59,7 +59,9 @@ def show(
             show_row(list(text.explanations.values()))
             shown.append(text.id)
         if missing := [name for name in ids if name not in shown]:
-            raise BadInput(f"{run} holds no text of id {missing[0]!r}; `salience export {run} texts.csv` lists all")
+            raise BadInput(
+                f"{run} holds no text with the id {missing[0]!r}; `salience export {run} texts.csv` lists all"
+            )
         if not shown:
             raise BadInput(_nothing(opened, label, wrong))
 
@@ -68,7 +70,7 @@ def _nothing(run: "Run", label: str | None, wrong: bool) -> str:
     if not len(run):
         return f"{run.path} holds no explanations yet; run `salience explain --data` to resume it"
     if label is not None and label not in (known := run.labels()):
-        return unknown(label, known, f"label of {run.path}")
+        return unknown(label, known, "label", str(run.path))
     which = f"of {run.path}{'' if label is None else f' with the label {label!r}'}"
     return f"no text {which} is predicted wrongly, among those whose label is one of the model's"
 
@@ -81,7 +83,7 @@ def _nothing(run: "Run", label: str | None, wrong: bool) -> str:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--top", type=COUNT, default=10, show_default=True, metavar="N", help="Words to show of each label.")
 @click.option(
-    "--least", type=Number(Pairs), default=6, show_default=True, metavar="N", help="Texts a word must occur in."
+    "--least", type=Number(Pairs), default=8, show_default=True, metavar="N", help="Texts a word must occur in."
 )
 @click.option("--method", "columns", metavar="NAME", multiple=True, help="Only this method; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

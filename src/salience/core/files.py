@@ -153,7 +153,7 @@ def locked(folder: Path, mark: str = "manifest.json") -> Generator[None]:
         lock = FileLock(folder / ".lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise BadInput(f"another process is at work on {folder}; wait for it, or choose another folder") from None
+        raise BadInput(f"another process is using {folder}; wait for it, or choose another folder") from None
     except OSError as error:
         raise BadInput(f"{folder} cannot be written to: {error.strerror or error}") from error
     try:

@@ -25,14 +25,37 @@ class Memory:
 
     def __init__(self, model: object, room: int = ROOM) -> None:
         self.model = model
-        self._room, self._places, self._logits = room, dict[bytes, int](), list[Tensor]()
+        self._room, self._places, self._rows = room, dict[bytes, int](), 0
+        self._logits = torch.empty(0, 0)
+        """The known rows, and room for more."""
 
     def recall(self, keys: Sequence[bytes], run: Callable[[list[int]], Float[Tensor, "n c"]]) -> Float[Tensor, "k c"]:
         """Return the logits of every key. ``run`` is called with the indices of those that are not known yet."""
         new = [i for i, key in enumerate(keys) if key not in self._places]
-        passed = [run(new)] if new else []
-        known = torch.cat([*self._logits, *passed])
-        places = self._places | {keys[i]: len(self._places) + n for n, i in enumerate(new)}
-        if len(places) * (OVERHEAD + known.element_size() * known.shape[1]) <= self._room:
-            self._places, self._logits = places, [known]
-        return known[[places[key] for key in keys]]
+        if not new:
+            return self._known(keys)
+        passed = run(new)
+        each = OVERHEAD + passed.element_size() * passed.shape[1]
+        if (self._rows + len(passed)) * each <= self._room:
+            self._keep([keys[i] for i in new], passed)
+            return self._known(keys)
+        result = passed.new_empty(len(keys), passed.shape[1])
+        result[new] = passed
+        if old := [i for i, key in enumerate(keys) if key in self._places]:
+            result[old] = self._known([keys[i] for i in old])
+        return result
+
+    def _known(self, keys: Sequence[bytes]) -> Float[Tensor, "k c"]:
+        return self._logits[[self._places[key] for key in keys]]
+
+    def _keep(self, keys: Sequence[bytes], passed: Float[Tensor, "n c"]) -> None:
+        """Keep more rows. The room for them doubles when it is full, so that known rows are rarely copied."""
+        end = self._rows + len(passed)
+        if end > len(self._logits):
+            before = self._logits[: self._rows]
+            self._logits = passed.new_empty(max(end, 2 * self._rows), passed.shape[1])
+            if self._rows:
+                self._logits[: self._rows] = before
+        self._logits[self._rows : end] = passed
+        self._places |= {key: self._rows + n for n, key in enumerate(keys)}
+        self._rows = end

@@ -56,11 +56,10 @@ def check(method: Callable[..., Any], name: str, value: object) -> None:
     hint = get_type_hints(function, include_extras=True).get(name, Any)
     if fits(value, hint):
         return
-    what = f"{name} of {method.__name__}"
     words = options(hint)
     if words and isinstance(value, str) and int not in get_args(hint):
-        raise BadInput(unknown(value, words, what))
-    raise BadInput(f"{what} takes {described(hint)}, not {shortened(value)}")
+        raise BadInput(unknown(value, words, name, method.__name__))
+    raise BadInput(f"{name} of {method.__name__} takes {described(hint)}, not {shortened(value)}")
 
 
 def shortened(value: object) -> str:

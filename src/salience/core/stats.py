@@ -5,7 +5,7 @@ Which interval is used where, and why, is told in docs/decisions/0011-intervals-
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isnan, nan
+from math import inf, isnan, nan
 
 import numpy as np
 from jaxtyping import Float
@@ -23,6 +23,11 @@ MANY = 10_000
 
 Bounds = tuple[np.ndarray, np.ndarray]
 """The lower and the upper bounds of intervals."""
+
+Limits = tuple[float, float]
+"""The smallest and the largest value that a number can have. No interval of its mean goes beyond."""
+
+UNLIMITED: Limits = (-inf, inf)
 
 
 # ------------------------------------------------------------------------------------------------------ values
@@ -105,16 +110,17 @@ def _no_interval(n: int) -> str:
 # --------------------------------------------------------------------------------------------------- means over texts
 
 
-def estimate(values: ArrayLike) -> Estimate:
-    """Return the mean of the values that are defined, with the interval of :func:`mean_interval`.
+def estimate(values: ArrayLike, limits: Limits = UNLIMITED) -> Estimate:
+    """Return the mean of the values that are defined, with the interval of :func:`mean_interval` within the limits.
 
     Where both 0 and 1 occur and nothing else, the values are a share: see :func:`share`.
     """
     x = _defined(values)
     if set(np.unique(x)) == {0, 1}:
         return share(x)
-    low, high = mean_interval(x) if len(x) else (nan, nan)
-    return Estimate(float(x.mean()) if len(x) else nan, float(low), float(high), len(x))
+    mean = float(x.mean()) if len(x) else nan
+    low, high = within(mean_interval(x), mean, limits) if len(x) else (nan, nan)
+    return Estimate(mean, float(low), float(high), len(x))
 
 
 def share(marks: ArrayLike) -> Estimate:
@@ -140,20 +146,52 @@ def mean_interval(x: Float[np.ndarray, "*rows n"], level: float = LEVEL) -> Boun
 
     Paper: Hall 1992, On the removal of skewness by transformation, JRSS B 54
     """
-    n = x.shape[-1]
     mean = x.mean(-1)
-    if n < MINIMUM:
-        return np.full_like(mean, nan), np.full_like(mean, nan)
     d = x - mean[..., None]
-    sd = np.sqrt((d**2).sum(-1) / (n - 1))
-    sd = np.where(np.ptp(x, axis=-1) > 1e-12 * np.abs(mean), sd, nan)
-    skewness = (d**3).sum(-1) * n / ((n - 1) * (n - 2) * sd**3)
+    squares = np.where(np.ptp(x, axis=-1) > 1e-12 * np.abs(mean), (d**2).sum(-1), 0)
+    return moments_interval(x.shape[-1], mean, squares, (d**3).sum(-1), level)
+
+
+def moments_interval(
+    n: ArrayLike, mean: ArrayLike, squares: ArrayLike, cubes: ArrayLike, level: float = LEVEL
+) -> Bounds:
+    """The interval of :func:`mean_interval`, from Σ (x − mean)² and Σ (x − mean)³ of n values."""
+    n, squares = np.where(np.less(n, MINIMUM), nan, n), np.where(np.greater(squares, 0), squares, nan)
+    sd = np.sqrt(squares / (n - 1))
+    skewness = cubes * n / ((n - 1) * (n - 2) * sd**3)
     t = stdtrit(n - 1, 1 - level / 2) / np.sqrt(n)
     above, below = (_hall(y, skewness * (1 + 6 / n), n) for y in (t, -t))
     return mean - sd * np.maximum(t, above), mean - sd * np.minimum(-t, below)
 
 
-def _hall(y: float, skewness: np.ndarray, n: int) -> np.ndarray:
+def within(interval: Bounds, mean: ArrayLike, limits: Limits) -> Bounds:
+    """Cut an interval off at limits that the mean cannot exceed. It covers as often: only impossible values go."""
+    low, high = interval
+    return np.maximum(low, np.minimum(limits[0], mean)), np.minimum(high, np.maximum(limits[1], mean))
+
+
+class Moments:
+    """Count, mean and central moments of a stream of numbers.
+
+    Paper: Pébay 2008, Formulas for robust, one-pass parallel computation of covariances and arbitrary-order moments
+    """
+
+    __slots__ = ("cubes", "mean", "n", "squares")
+
+    def __init__(self) -> None:
+        self.n, self.mean, self.squares, self.cubes = 0, 0.0, 0.0, 0.0
+
+    def add(self, x: float) -> None:
+        """Count one more number."""
+        self.n += 1
+        step = (x - self.mean) / self.n
+        grown = step * step * self.n * (self.n - 1)
+        self.mean += step
+        self.cubes += grown * step * (self.n - 2) - 3 * step * self.squares
+        self.squares += grown
+
+
+def _hall(y: np.ndarray, skewness: np.ndarray, n: np.ndarray) -> np.ndarray:
     """The root w of y = w + κ w² / 3 + κ² w³ / 27 + κ / (6 n)."""
     k = np.where(np.abs(skewness) > 1e-6, skewness, 1e-6)
     return 3 / k * (np.cbrt(1 + k * (y - k / (6 * n))) - 1)
@@ -217,8 +255,12 @@ def _p_value(d: Float[np.ndarray, "s t"]) -> float:
 # ------------------------------------------------------------------------------------------------------ comparisons
 
 
-def differences(columns: Sequence[ArrayLike], *, draws: int = 10_000, seed: int = 0) -> list[Difference]:
+def differences(
+    columns: Sequence[ArrayLike], limits: Sequence[Limits] | None = None, *, draws: int = 10_000, seed: int = 0
+) -> list[Difference]:
     """Return the mean of each column of paired differences, tested together. NaN marks a text without a pair.
+
+    ``limits`` are those of the differences of each column.
 
     p-values are those of sign flips: if two methods are equal, either value of a pair is as likely to be the larger.
     They are corrected for all columns by the largest statistic of each draw (max-t): the probability that one or more
@@ -231,14 +273,15 @@ def differences(columns: Sequence[ArrayLike], *, draws: int = 10_000, seed: int 
         return []
     table = np.stack([np.asarray(column, dtype=float) for column in columns], 1)
     p = _max_t(np.nan_to_num(table), draws, np.random.default_rng(seed))
-    return [_difference(column, float(q)) for column, q in zip(table.T, p, strict=True)]
+    each = [UNLIMITED] * len(columns) if limits is None else limits
+    return [_difference(column, float(q), own) for column, q, own in zip(table.T, p, each, strict=True)]
 
 
-def _difference(column: np.ndarray, p: float) -> Difference:
+def _difference(column: np.ndarray, p: float, limits: Limits) -> Difference:
     d = column[~np.isnan(column)]
     if not len(d):
         return Difference(nan, nan, nan, 1.0, 0)
-    low, high = mean_interval(d)
+    low, high = within(mean_interval(d), d.mean(), limits)
     return Difference(float(d.mean()), float(low), float(high), p, len(d))
 
 

@@ -99,7 +99,7 @@ def labels_in(examples: Sequence[Example], name: str) -> list[str] | int:
         return numbers[-1] + 1
     if all(isinstance(label, str) for label in labels):
         return sorted(map(str, labels))
-    raise BadInput(f"the labels of {name} must be all names or all whole numbers")
+    raise BadInput(f"the labels of {name} must be either all names or all whole numbers")
 
 
 def encode_examples(model: Encodes, examples: Sequence[Example]) -> list[Encoded]:

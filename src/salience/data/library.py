@@ -51,9 +51,7 @@ def _select_split(name: str, loaded: Any, split: str | None) -> Any:
         return loaded
     splits: list[str] = list(loaded) if isinstance(loaded, dict) else []
     if split not in splits:
-        raise BadInput(
-            unknown(split, splits, f"split of {name}") if splits else f"{name} has no splits; leave out split"
-        )
+        raise BadInput(unknown(split, splits, "split", name) if splits else f"{name} has no splits; leave out split")
     return loaded[split]
 
 

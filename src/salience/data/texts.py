@@ -1,6 +1,8 @@
 """Texts from anything that holds them: strings, frames, columns, data sets, rows. Imports none of those libraries."""
 
+import warnings
 from collections.abc import Iterable, Mapping
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ from salience.core.text import Text
 from salience.data.examples import Example, examples
 from salience.data.source import no_column
 from salience.data.values import Source
-from salience.errors import BadInput
+from salience.errors import BadInput, SalienceWarning
 
 
 def texts_of(data: object, *, text_column: str = "text", pair_column: str | None = None) -> list[Text]:
@@ -31,6 +33,18 @@ def examples_of(data: object, *, text_column: str = "text", pair_column: str | N
         item if isinstance(item, Example) else Example(str(number), _text(item, number, columns))
         for number, item in enumerate(_items(data, columns))
     ]
+
+
+def warn_about_files(texts: Iterable[object]) -> None:
+    """Warn of each text that is the name of a file: it is explained as a text, and its content is not read."""
+    for text in texts:
+        if isinstance(text, str) and isfile(text):
+            warnings.warn(
+                f"{text} is a file; its name is explained, not its content. To explain the texts in it, use "
+                f"--data {text} --out RUN, or salience.explain_data in Python",
+                SalienceWarning,
+                stacklevel=3,
+            )
 
 
 def in_memory(data: object) -> bool:

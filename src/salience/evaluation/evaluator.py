@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,21 +83,12 @@ def evaluate(
     chosen = choose_methods(model, texts[0].text, method, existing=before)
     rationales = [e.rationale for e in texts]
     wanted = select_metrics(model, metrics, rationales=any(rationales), can_explain=bool(chosen.methods))
-    if before and target is not None:
-        raise BadInput(f"existing explanations have labels of their own; leave out the target {target!r}")
     encoded = encode_examples(model, texts)
     own = settings | shares(wanted, settings, zip(rationales, encoded, strict=True))
     measurement = plan_measurement(model, chosen.methods, wanted, own, erase)
-    if twice := before.keys() & columns(measurement.methods):
-        raise BadInput(
-            f"{', '.join(twice)} is already among the existing explanations, which are always measured; leave out the "
-            "method"
-        )
+    _check_columns(before, measurement)
     _check(texts, encoded, before)
-    if before:
-        targets = [Target(e.target.name, kind=kind, column=column_of(model, e)) for e in next(iter(before.values()))]
-    else:
-        targets = [Target(target, kind=kind)] * len(texts)
+    targets = _targets(model, before, Target(target, kind=kind), len(texts))
     numbers = _measured(measurement, Texts(encoded, targets, rationales, before), report)
     return tabulate(
         measurement,
@@ -107,6 +99,24 @@ def evaluate(
         left_out=chosen.left_out,
         seed=seed,
     )
+
+
+def _check_columns(explained: Mapping[str, Sequence[Explanation]], measurement: Measurement) -> None:
+    """Raise if a method has the name of existing explanations: a table has one row per name."""
+    if twice := explained.keys() & columns(measurement.methods):
+        raise BadInput(
+            f"{', '.join(twice)} is already among the existing explanations, which are always measured; leave out the "
+            "method"
+        )
+
+
+def _targets(model: Model, explained: Mapping[str, Sequence[Explanation]], asked: Target, texts: int) -> list[Target]:
+    """What is explained of each text: what is asked for or, on that scale, the labels of existing explanations."""
+    if not explained:
+        return [asked] * texts
+    if asked.label is not None:
+        raise BadInput(f"existing explanations have labels of their own; leave out the target {asked.label!r}")
+    return [Target(e.target.name, kind=asked.kind, column=column_of(model, e)) for e in next(iter(explained.values()))]
 
 
 def _measured(measurement: Measurement, texts: Texts, report: Report | None) -> Numbers:
@@ -199,7 +209,7 @@ def select_metrics(
             )
         if metric.decides and model.link == "identity":
             raise BadInput(
-                f"{metric.name} is of decisions or probabilities, and a regression model has neither; leave it out"
+                f"{metric.name} needs decisions or probabilities, which a regression model does not have; leave it out"
             )
         if metric.needs == "changed_model" and not can_explain:
             raise BadInput(
@@ -225,7 +235,7 @@ def _split_settings(
                 "setting out"
             )
         hints = {k: p.annotation for k, p in known[metric].settings.items()}
-        hint = hints[choose(name, hints, f"setting of {metric}")]
+        hint = hints[choose(name, hints, "setting", metric)]
         if not fits(value, hint):
             raise BadInput(f"{key} takes {described(hint)}, not {value!r}")
         own.setdefault(metric, {})[name] = value
@@ -306,7 +316,7 @@ def tabulate(
 ) -> Evaluation:
     """Summarise what was measured. ``curves`` are means (methods × points); values are kept per text if ``keep``."""
     names, metrics = numbers.methods, measurement.metrics
-    cells = compared(names, metrics, numbers.values, seed=seed)
+    cells = compared(names, metrics, numbers.values, measurement.limits, seed=seed)
     return Evaluation(
         model=measurement.model.name,
         texts=len(next(iter(numbers.values.values()))),
@@ -316,7 +326,7 @@ def tabulate(
         metrics=tuple(m.name for m in metrics),
         cells={(c.method, c.metric): c if keep else replace(c, values=()) for c in cells},
         curves={m: {name: tuple(c.tolist()) for name, c in zip(names, of, strict=True)} for m, of in curves.items()},
-        gaps={method: {gap: estimate(x) for gap, x in of.items()} for method, of in numbers.gaps.items()},
+        gaps={method: {gap: estimate(x, (0, inf)) for gap, x in of.items()} for method, of in numbers.gaps.items()},
         settings={
             "erase": measurement.erase,
             "kind": measurement.kind,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from salience.core.erasure import Erasure
 from salience.core.rows import Erased, batches, erased_values
+from salience.core.stats import UNLIMITED, Limits
 from salience.core.target import Kind, Target
 from salience.core.text import Encoded, Span
 from salience.core.types import Attribution, Batch, Model, Targets
@@ -69,6 +70,12 @@ class Measurement:
     def kind(self) -> Kind:
         """What is read from an erased text: the probability of the label, or the output of a regression model."""
         return "logit" if self.model.link == "identity" else "probability"
+
+    @property
+    def limits(self) -> dict[str, Limits]:
+        """Between which values each metric lies; the output of a regression model has no limits."""
+        free = [m.name for m in self.metrics if m.needs == "erasure" and self.kind != "probability"]
+        return {m.name: UNLIMITED if m.name in free else m.limits for m in self.metrics}
 
     @property
     def passes(self) -> int:

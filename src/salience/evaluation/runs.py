@@ -27,9 +27,9 @@ from salience.evaluation.evaluator import choose_methods, plan_measurement, sele
 from salience.evaluation.measuring import Measurement, Numbers, Rationale, Texts
 from salience.evaluation.table import Evaluation
 from salience.explanations.explainer import AnyMethod, as_target, columns
-from salience.metrics import AnyMetric, find_metrics
+from salience.metrics import AnyMetric, Metric, find_metrics
 from salience.models.loading import Checkpoint
-from salience.runs.driver import RunProgress, process_data
+from salience.runs.driver import RunOptions, RunProgress, process_data
 from salience.runs.explaining import recorded
 from salience.runs.folder import read_manifest
 from salience.runs.run import Run
@@ -68,9 +68,8 @@ def evaluate_data(
     >>> evaluate_data("sentiment", "reviews.jsonl", "evaluated", ["attention", "lrp"])           # doctest: +SKIP
     """
     task = Evaluating(method, metrics, settings, as_target(target, None, kind), erase)
-    work: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "budget": budget}
-    limits: dict[str, Any] = {"rows_per_part": rows_per_part, "limit": limit, "max_rejected": max_rejected}
-    plan = process_data(task, model, data, out, **work, **limits, report=report)
+    options = RunOptions(engine, workers, address, budget, rows_per_part, limit, max_rejected, report)
+    plan = process_data(task, model, data, out, options)
     settled = plan.job.task
     assert isinstance(settled, Evaluating)
     return settled.table(settled.on(plan.model).measurement, Path(out), seed)
@@ -93,8 +92,13 @@ class Evaluating:
         if self.metrics is not None:
             find_metrics(self.metrics)  # unknown names are found before anything is loaded
 
-    def settled(self, model: Model, source: Source, limit: int | None, /) -> "Evaluating":
-        """Choose methods and metrics, and find the share of tokens that the rationales of all texts mark."""
+    def settled(
+        self, model: Model, source: Source, limit: int | None, earlier: Mapping[str, Any] | None, /
+    ) -> "Evaluating":
+        """Choose methods and metrics, and find the share of tokens that the rationales of all texts mark.
+
+        A run that is resumed keeps its share, even if its limit grows, so that all its numbers can be compared.
+        """
         resolve(model, [self.target], torch.zeros(0, len(model.labels)))  # raises for an unknown label
         first = next(_texts(model, source, limit), None)
         if first is None:
@@ -102,8 +106,9 @@ class Evaluating:
         chosen = choose_methods(model, first[0].text, self.method)
         rationales = source.rationale is not None
         wanted = select_metrics(model, self.metrics, rationales=rationales, can_explain=True)
+        given = {**_earlier_shares(wanted, earlier), **self.settings}
         every = ((row.rationale, encoded) for row, encoded in _texts(model, source, limit))
-        settings = {**self.settings, **shares(wanted, self.settings, every)}
+        settings = {**given, **shares(wanted, given, every)}
         names = self.metrics or [m.name for m in wanted]
         plan_measurement(model, chosen.methods, wanted, settings, self.erase)  # checks the settings
         return replace(self, method=chosen.methods, metrics=names, settings=settings, left_out=chosen.left_out)
@@ -140,6 +145,13 @@ class Evaluating:
             seed=seed,
             keep=False,
         )
+
+
+def _earlier_shares(metrics: Sequence[Metric], earlier: Mapping[str, Any] | None) -> dict[str, float]:
+    """The shares of tokens that metrics of rationales have compared in earlier starts of this run."""
+    known: Mapping[str, Any] = (earlier or {}).get("metrics") or {}
+    own = {m.name: known.get(m.name) or {} for m in metrics if m.needs == "rationale"}
+    return {f"{name}.share": settings["share"] for name, settings in own.items() if "share" in settings}
 
 
 def _texts(model: Model, source: Source, limit: int | None) -> Iterator[tuple[Row, Encoded]]:

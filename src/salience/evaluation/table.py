@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from salience.core.frames import frame
-from salience.core.stats import Difference, Estimate, differences, estimate
+from salience.core.stats import UNLIMITED, Difference, Estimate, Limits, differences, estimate
 from salience.methods import CONTROLS
 from salience.metrics.metric import Aspect, Better, Metric
 
@@ -113,37 +113,42 @@ def compared(
     names: Sequence[str],
     metrics: Sequence[Metric],
     values: Mapping[str, np.ndarray],
+    limits: Mapping[str, Limits] | None = None,
     *,
     draws: int = 10_000,
     seed: int = 0,
 ) -> Iterator[Cell]:
-    """The cells of a table, from the values of each metric (texts × methods).
+    """The cells of a table, from the values of each metric (texts × methods) and their limits.
 
     All comparisons are tested together: every row with ``random``, and every pair of methods, on every metric. Since
     the best method is known only afterwards, all pairs count. Robustness is tested apart: a control ignores the model,
     so that it is perfectly robust, and comparing with it says nothing.
     """
+    known = dict.fromkeys(values, UNLIMITED) | dict(limits or {})
     for robust in (False, True):
         group = [m for m in metrics if (m.aspect == "robustness") == robust]
         columns = {(m.name, name): values[m.name][:, i] for m in group for i, name in enumerate(names)}
-        yield from _cells(names, group, columns, draws, seed)
+        yield from _cells(names, group, columns, known, draws, seed)
 
 
 def _cells(
     names: Sequence[str],
     metrics: Sequence[Metric],
     columns: Mapping[tuple[str, str], np.ndarray],
+    limits: Mapping[str, Limits],
     draws: int,
     seed: int,
 ) -> Iterator[Cell]:
     real = [name for name in names if name not in CONTROLS]
-    estimates = {key: estimate(column) for key, column in columns.items()}
+    estimates = {(m, name): estimate(column, limits[m]) for (m, name), column in columns.items()}
     best_first = {m.name: ranked({name: estimates[m.name, name] for name in real}, m.better) for m in metrics}
     pairs = [
         *((m.name, name, "random") for m in metrics for name in names if name != "random"),
         *((m.name, worse, better) for m in metrics for better, worse in combinations(best_first[m.name], 2)),
     ]
-    tested = differences([columns[m, a] - columns[m, b] for m, a, b in pairs], draws=draws, seed=seed)
+    gaps = [columns[m, a] - columns[m, b] for m, a, b in pairs]
+    widest = [limits[m][1] - limits[m][0] for m, _, _ in pairs]
+    tested = differences(gaps, [(-width, width) for width in widest], draws=draws, seed=seed)
     difference = dict(zip(pairs, tested, strict=True))
     for metric in metrics:
         for name in names:

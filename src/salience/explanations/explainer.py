@@ -1,11 +1,9 @@
 """Explaining texts: encode, batch, run the methods, and return Explanations."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
-from os.path import isfile
 from typing import Any, NamedTuple, cast, get_args
 
 import torch
@@ -18,9 +16,9 @@ from salience.core.settings import as_python, check, settings_of
 from salience.core.target import Kind, Target
 from salience.core.text import Encoded, Text
 from salience.core.types import Attribution, Batch, Model, Output, Targets, on_scale
-from salience.data.texts import texts_of
-from salience.errors import BadInput, BadModel, SalienceWarning, choose, unknown
-from salience.explanations.explanation import Explanation
+from salience.data.texts import texts_of, warn_about_files
+from salience.errors import BadInput, BadModel, choose, unknown
+from salience.explanations.explanation import LABELS, Explanation
 from salience.methods import find_method
 from salience.models.loading import as_model
 
@@ -54,13 +52,7 @@ def explain(
     >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
     """
     many, known = texts_of(texts, text_column=text_column, pair_column=pair_column), as_model(model)
-    if isinstance(texts, str) and isfile(texts):
-        warnings.warn(
-            f"{texts} is a file; its name is explained, not its content. To explain the texts in it, use "
-            "salience.explain_data",
-            SalienceWarning,
-            stacklevel=2,
-        )
+    warn_about_files([texts])
     if isinstance(target, str | int | Target | None):
         each = [as_target(target, against, kind)] * len(many)
     else:
@@ -127,9 +119,7 @@ def prepare(method: AnyMethod | Sequence[AnyMethod], settings: Mapping[str, Any]
         known = own if "." in key else shared
         if key not in known:
             names = ", ".join(map(_name, functions))
-            raise BadInput(
-                unknown(key, sorted(known), f"setting of {names}") if known else f"{names} takes no settings"
-            )
+            raise BadInput(unknown(key, sorted(known), "setting", names) if known else f"{names} takes no settings")
     return [_with_settings(f, settings) for f in functions]
 
 
@@ -302,7 +292,7 @@ def _named(model: Model, target: Targets, row: int) -> Target:
 
 def _probabilities(model: Model, row: Tensor, target: Targets, index: int) -> dict[str, float]:
     """All labels, or for a vocabulary the most likely tokens and the requested ones."""
-    if len(row) <= 1000:
+    if len(row) <= LABELS:
         return {model.label(c): p for c, p in enumerate(row.tolist())}
     requested = [t[index : index + 1] for t in (target.labels, target.against) if t is not None]
     columns = dict.fromkeys(torch.cat([row.topk(SHOWN).indices, *requested]).tolist())

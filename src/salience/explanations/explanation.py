@@ -13,6 +13,9 @@ from salience.core.target import Target
 from salience.core.text import Encoded, Span
 from salience.errors import BadInput, choose
 
+LABELS = 1000
+"""The most labels whose probabilities are all kept; of more, such as those of a language model, only the highest."""
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -174,7 +177,7 @@ def check_same_tokens(e: Explanation, encoded: Encoded, what: str) -> None:
     """Check that an explanation is of this text, split into the same tokens; ``what`` names it in the error."""
     if e.text != encoded.text:
         raise BadInput(
-            f"{what} is of another text: {e.text[:60]!r}, not {encoded.text[:60]!r}; explain these texts again"
+            f"{what} explains another text: {e.text[:60]!r}, not {encoded.text[:60]!r}; explain these texts again"
         )
     if e.tokens != encoded.tokens:
         raise BadInput(

@@ -5,11 +5,11 @@ the model gets the sum over its own characters. Sums are preserved, and any two 
 """
 
 import json
+import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -170,7 +170,8 @@ def _listed(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    """Whether it is a number that fits into a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_place(value: object) -> bool:

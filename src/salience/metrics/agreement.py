@@ -42,7 +42,7 @@ def _against_leave_one_out(name: str, correlation: Callable[[Scores, Scores], fl
         name,
         f"{correlation.__doc__}\n\n    Computed between the scores and the effect of erasing single tokens.",
     )
-    return Metric(read, "leave_one_out", "higher", "leave_one_out")
+    return Metric(read, "leave_one_out", "higher", "leave_one_out", limits=(-1, 1))
 
 
 loo_spearman = _against_leave_one_out("loo_spearman", spearman)

@@ -11,6 +11,7 @@ from torch import Tensor
 from salience.core.erasure import Erasure, usual
 from salience.core.rows import Erased, read_erased
 from salience.core.settings import settings_of
+from salience.core.stats import Limits
 from salience.core.target import Kind
 from salience.core.types import Batch, Link, Model, Targets
 from salience.errors import BadInput
@@ -38,7 +39,13 @@ class Answers:
 
 
 def by_erasure(
-    masks: Masks, better: Better, *, curve: bool = False, decides: bool = False, until_flip: bool = False
+    masks: Masks,
+    better: Better,
+    *,
+    limits: Limits,
+    curve: bool = False,
+    decides: bool = False,
+    until_flip: bool = False,
 ) -> Callable[[Callable[..., Tensor]], Metric]:
     """Make a metric from a function that computes one number per text from :class:`Answers`.
 
@@ -54,7 +61,7 @@ def by_erasure(
             ((result,),) = measured(model, batch, [scores], target, [(made, own)], erase=erase)
             return result.value
 
-        made = Metric(read, "faithfulness", better, "erasure", masks, curve, decides, until_flip, call)
+        made = Metric(read, "faithfulness", better, "erasure", masks, curve, decides, until_flip, limits, call)
         return made
 
     return metric

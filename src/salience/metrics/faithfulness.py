@@ -6,6 +6,7 @@ are broken by the order of the text. n is the number of tokens, without special 
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +15,7 @@ from torch import Tensor
 from salience.core.randomness import generators
 from salience.core.settings import Count, Fraction, Pairs, Seed, Share
 from salience.core.shares import count_of
+from salience.core.stats import UNLIMITED
 from salience.core.types import Batch
 from salience.errors import BadInput
 from salience.metrics.erasing import Answers, by_erasure, decided
@@ -95,7 +97,7 @@ def _at_random(
 # ------------------------------------------------------------------------------------------------------ ERASER
 
 
-@by_erasure(_highest, better="higher")
+@by_erasure(_highest, better="higher", limits=(-1, 1))
 def comprehensiveness(answers: Answers) -> Float[Tensor, " b"]:
     """How much the prediction drops without the highest-scoring tokens: mean over shares q of f(x) − f(x₋ᵩ).
 
@@ -104,7 +106,7 @@ def comprehensiveness(answers: Answers) -> Float[Tensor, " b"]:
     return answers.whole - answers.values.mean(0)
 
 
-@by_erasure(_all_but_highest, better="lower")
+@by_erasure(_all_but_highest, better="lower", limits=(-1, 1))
 def sufficiency(answers: Answers) -> Float[Tensor, " b"]:
     """How much the prediction drops with only the highest-scoring tokens: mean over shares q of f(x) − f(x₊ᵩ).
 
@@ -116,7 +118,7 @@ def sufficiency(answers: Answers) -> Float[Tensor, " b"]:
 # ------------------------------------------------------------------------------------------------------ curves
 
 
-@by_erasure(_first, better="lower", curve=True)
+@by_erasure(_first, better="lower", limits=(0, 1), curve=True)
 def deletion_area(answers: Answers) -> Float[Tensor, "m b"]:
     """The area under f as tokens are erased, highest-scoring first.
 
@@ -125,7 +127,7 @@ def deletion_area(answers: Answers) -> Float[Tensor, "m b"]:
     return answers.values
 
 
-@by_erasure(_all_but_first, better="higher", curve=True)
+@by_erasure(_all_but_first, better="higher", limits=(0, 1), curve=True)
 def insertion_area(answers: Answers) -> Float[Tensor, "m b"]:
     """The area under f as tokens are restored to an empty text, highest-scoring first.
 
@@ -134,7 +136,7 @@ def insertion_area(answers: Answers) -> Float[Tensor, "m b"]:
     return answers.values
 
 
-@by_erasure(_last, better="higher", curve=True, decides=True)
+@by_erasure(_last, better="higher", limits=(0, 1), curve=True, decides=True)
 def hiding_area(answers: Answers) -> Float[Tensor, "m b"]:
     """How long the decision holds as tokens are hidden, lowest-scoring first: the area under 1[decision unchanged].
 
@@ -143,7 +145,7 @@ def hiding_area(answers: Answers) -> Float[Tensor, "m b"]:
     return decided(answers, "hiding_area").float()
 
 
-@by_erasure(_all_but_first, better="higher", curve=True, decides=True)
+@by_erasure(_all_but_first, better="higher", limits=(0, 1), curve=True, decides=True)
 def revealing_area(answers: Answers) -> Float[Tensor, "m b"]:
     """How soon the decision is reached as tokens are revealed, highest-scoring first.
 
@@ -157,7 +159,7 @@ def revealing_area(answers: Answers) -> Float[Tensor, "m b"]:
 # ------------------------------------------------------------------------------------------------------ single numbers
 
 
-@by_erasure(_one_by_one, better="lower", decides=True, until_flip=True)
+@by_erasure(_one_by_one, better="lower", limits=(0, 1), decides=True, until_flip=True)
 def decision_flip(answers: Answers) -> Float[Tensor, " b"]:
     """The share of tokens to erase, one by one and highest-scoring first, until the decision flips; 1 if never.
 
@@ -169,7 +171,7 @@ def decision_flip(answers: Answers) -> Float[Tensor, " b"]:
     return steps / tokens
 
 
-@by_erasure(partial(_highest, shares=(0.2,)), better="lower")
+@by_erasure(partial(_highest, shares=(0.2,)), better="lower", limits=UNLIMITED)
 def log_odds(answers: Answers) -> Float[Tensor, " b"]:
     """The mean over shares q of log f(x₋ᵩ) − log f(x), for a probability f.
 
@@ -181,7 +183,7 @@ def log_odds(answers: Answers) -> Float[Tensor, " b"]:
     return (logarithms[0] - logarithms[1]).mean(0)
 
 
-@by_erasure(_at_random, better="lower")
+@by_erasure(_at_random, better="lower", limits=(0, inf))
 def infidelity(answers: Answers) -> Float[Tensor, " b"]:
     """How far the scores miss the effect of erasing random tokens: mean over sets S of (β Σ_{i∈S} φᵢ − Δ_S)².
 

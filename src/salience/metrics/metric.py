@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from salience.core.erasure import Erasure
 from salience.core.settings import settings_of
+from salience.core.stats import UNLIMITED, Limits
 
 Better = Literal["higher", "lower"]
 Aspect = Literal["faithfulness", "leave_one_out", "plausibility", "robustness", "custom"]
@@ -42,6 +43,8 @@ class Metric:
     """Whether it needs decisions or probabilities, which regression models do not have."""
     until_flip: bool = False
     """Whether erasures are passed one after the other, and only until the decision changes."""
+    limits: Limits = UNLIMITED
+    """The smallest and the largest value that it can have where the model predicts probabilities."""
     call: Callable[..., Any] | None = field(default=None, repr=False)
 
     @property

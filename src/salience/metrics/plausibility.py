@@ -23,7 +23,7 @@ MATCH = 0.5
 
 
 def _against_rationale(read: Callable[..., float]) -> Metric:
-    return Metric(read, "plausibility", "higher", "rationale")
+    return Metric(read, "plausibility", "higher", "rationale", limits=(0, 1))
 
 
 @_against_rationale

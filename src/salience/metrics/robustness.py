@@ -5,7 +5,7 @@ These metrics test a method rather than scores: the model is changed in a known 
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from math import nan
+from math import inf, nan
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from salience.core.settings import Count, Positive, Seed, Share
 from salience.core.shares import count_of
+from salience.core.stats import Limits
 from salience.core.types import EmbeddingEdit, Model
 from salience.errors import BadInput
 from salience.metrics.agreement import Scores, spearman
@@ -21,10 +22,12 @@ from salience.metrics.metric import Metric
 
 
 def by_changed_models(
-    compared: Callable[[Scores, Scores], float],
+    compared: Callable[[Scores, Scores], float], limits: Limits
 ) -> Callable[[Callable[..., Iterator[Model]]], Metric]:
     """Make a metric from a function that yields changed models; the largest value over these models is used."""
-    return lambda changed: Metric(compared, "robustness", "lower", "changed_model", changed, call=changed)
+    return lambda changed: Metric(
+        compared, "robustness", "lower", "changed_model", changed, limits=limits, call=changed
+    )
 
 
 def distance(before: Scores, after: Scores) -> float:
@@ -40,7 +43,7 @@ def likeness(before: Scores, after: Scores) -> float:
     return abs(spearman(before, after))
 
 
-@by_changed_models(distance)
+@by_changed_models(distance, limits=(0, inf))
 def max_sensitivity(
     model: Model, /, *, radius: Positive = 0.02, samples: Count = 10, seed: Seed = 0
 ) -> Iterator[Model]:
@@ -58,7 +61,7 @@ def max_sensitivity(
         yield _moved(model, words + radius * _length(words) * _directions(words, rng))
 
 
-@by_changed_models(distance)
+@by_changed_models(distance, limits=(0, inf))
 def input_invariance(model: Model, /, *, seed: Seed = 0) -> Iterator[Model]:
     """The change of the scores under a shift of all word vectors that the model compensates: ‖φ' − φ‖ / ‖φ‖.
 
@@ -71,7 +74,7 @@ def input_invariance(model: Model, /, *, seed: Seed = 0) -> Iterator[Model]:
     yield _moved(model, words + shift, offset=shift)
 
 
-@by_changed_models(likeness)
+@by_changed_models(likeness, limits=(0, 1))
 def parameter_randomisation(model: Model, /, *, share: Share = 1.0, seed: Seed = 0) -> Iterator[Model]:
     """The absolute rank correlation with the scores of the same model with shuffled parameters: |ρ(φ', φ)|.
 

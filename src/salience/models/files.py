@@ -138,7 +138,9 @@ def _check_layers(config: Mapping[str, Any], folder: Path) -> None:
     for key in LAYERS:
         shared = "num_hidden_groups" in config  # the layers of ALBERT share their weights
         if tensors and not shared and isinstance(layers := config.get(key), int) and layers > tensors:
-            raise BadModel(f"{folder}: config.json says {key} = {layers:,}, but the weights are {tensors:,} tensors")
+            raise BadModel(
+                f"{folder}: config.json says {key} = {layers:,}, but the weights hold only {tensors:,} tensors"
+            )
         if isinstance(layers := config.get(key), int) and layers < 1:
             raise BadModel(f"{folder}: config.json says {key} = {layers}; a model has at least one layer")
 

@@ -260,7 +260,7 @@ class Pooled:
             return self.labels.index(label)
         if str(label).isdecimal() and int(label) < len(self.labels):
             return int(label)
-        raise BadInput(unknown(label, self.labels, f"label of {self.name}"))
+        raise BadInput(unknown(label, self.labels, "label", self.name))
 
     def label(self, index: int) -> str:
         return self.labels[index]

@@ -120,39 +120,63 @@ def explain_data(
     >>> explain_data("sentiment", "reviews.jsonl", "run", "integrated_gradients", nodes=16)     # doctest: +SKIP
     """
     task = Explaining(as_list(method), settings, as_target(target, against, kind))
-    work: dict[str, Any] = {"engine": engine, "workers": workers, "address": address, "budget": budget}
-    limits: dict[str, Any] = {"rows_per_part": rows_per_part, "limit": limit, "max_rejected": max_rejected}
-    named: dict[str, Any] = {"text_column": text_column, "pair_column": pair_column}
-    process_data(task, model, data, out, **work, **limits, **named, report=report)
+    options = RunOptions(
+        engine, workers, address, budget, rows_per_part, limit, max_rejected, report, text_column, pair_column
+    )
+    process_data(task, model, data, out, options)
     return open_run(out)
 
 
-def process_data(
-    task: Task,
-    model: object,
-    data: object,
-    out: str | Path,
-    *,
-    engine: str,
-    workers: int | Literal["auto"] | None,
-    address: str | None,
-    budget: int | None,
-    rows_per_part: int,
-    limit: int | None,
-    max_rejected: float,
-    report: Callable[[RunProgress], None] | None,
-    text_column: str = "text",
-    pair_column: str | None = None,
-) -> "RunPlan":
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Where a data set is processed, and how much of it; see :func:`explain_data`."""
+
+    engine: str
+    workers: int | Literal["auto"] | None
+    address: str | None
+    budget: int | None
+    rows_per_part: int
+    limit: int | None
+    max_rejected: float
+    report: Callable[[RunProgress], None] | None
+    text_column: str = "text"
+    pair_column: str | None = None
+
+    def __post_init__(self) -> None:
+        choose(self.engine, ENGINES, "engine")
+        if isinstance(self.workers, str):
+            choose(self.workers, ("auto",), "number of workers")
+        for name in ("workers", "rows_per_part", "limit"):
+            if isinstance(value := getattr(self, name), int) and value < 1:
+                raise BadInput(f"{name}={value} must be at least 1")
+        if self.address is not None and self.engine != "ray":
+            raise BadInput("address is only used by the engine 'ray'; leave it out, or set engine='ray'")
+
+    @property
+    def count(self) -> int | None:
+        """The number of workers, if one is given."""
+        return None if isinstance(self.workers, str) else self.workers
+
+
+def process_data(task: Task, model: object, data: object, out: str | Path, options: RunOptions) -> "RunPlan":
     """Work on every text of a data set and save the results in a run folder; see :func:`explain_data`."""
-    _check(engine, workers, address, rows_per_part, limit)
-    known = _known(model)
-    texts = texts_of(data, text_column=text_column, pair_column=pair_column) if in_memory(data) else None
-    auto, workers = workers == "auto", None if workers == "auto" else workers
-    count = (workers or default_workers(known)) if engine == "local" else 0
+    known, columns = _known(model), (options.text_column, options.pair_column)
+    texts = texts_of(data, text_column=columns[0], pair_column=columns[1]) if in_memory(data) else None
+    workers, limit = options.count, options.limit
+    count = (workers or default_workers(known)) if options.engine == "local" else 0
     with locked(folder := Path(out)):
-        source = _source(data, folder, texts, text_column, pair_column)
-        plan = plan_run(task, known, source, rows_per_part, limit, here=count == 1, budget=budget)
+        source = _source(data, folder, texts, *columns)
+        earlier = read_manifest(folder) if (folder / "manifest.json").exists() else None
+        plan = plan_run(
+            task,
+            known,
+            source,
+            options.rows_per_part,
+            limit,
+            here=count == 1,
+            budget=options.budget,
+            earlier=earlier,
+        )
         before = check_same_run(folder, plan.identity)
         check_limit(folder, before, limit)
         parts, finished = Parts(folder), before is not None and before["finished"] is not None
@@ -161,11 +185,12 @@ def process_data(
         if before is not None and finished and before["limit"] == limit and not waiting:
             parts.prepare(done)
             return plan
-        _write_start(folder, plan, engine, limit, before)
+        _write_start(folder, plan, options.engine, limit, before)
         parts.prepare(done)
-        tally = _Tally.of(done.values(), plan, max_rejected, report)
+        tally = _Tally.of(done.values(), plan, options.max_rejected, options.report)
         # Close the engine at once on an error: a stored traceback would otherwise keep its processes alive.
-        with closing(_events(plan, waiting, count, workers, address, auto=auto)) as events:
+        auto = options.workers == "auto"
+        with closing(_events(plan, waiting, count, workers, options.address, auto=auto)) as events:
             for event in events:
                 if isinstance(event, Part):
                     parts.commit(event)
@@ -212,17 +237,6 @@ class RunPlan:
     """Size and modification time of each data file at the start."""
 
 
-def _check(engine: str, workers: object, address: str | None, rows_per_part: int, limit: int | None) -> None:
-    choose(engine, ENGINES, "engine")
-    if isinstance(workers, str):
-        choose(workers, ("auto",), "number of workers")
-    for name, value in (("workers", workers), ("rows_per_part", rows_per_part), ("limit", limit)):
-        if isinstance(value, int) and value < 1:
-            raise BadInput(f"{name}={value} must be at least 1")
-    if address is not None and engine != "ray":
-        raise BadInput("address is only used by the engine 'ray'; leave it out, or set engine='ray'")
-
-
 def plan_run(
     task: Task,
     model: Model | Checkpoint,
@@ -232,12 +246,16 @@ def plan_run(
     *,
     here: bool = True,
     budget: int | None = None,
+    earlier: Mapping[str, Any] | None = None,
 ) -> RunPlan:
-    """Check all arguments and cut the data into shards, before any work starts."""
+    """Check all arguments and cut the data into shards, before any work starts.
+
+    ``earlier`` is the manifest of earlier starts in the same folder.
+    """
     source = data if isinstance(data, Source) else _data.source(str(data))
     seen = _stats(source)
     loaded = (model if here else model.on_cpu()).load() if isinstance(model, Checkpoint) else model
-    settled = task.settled(loaded, source, limit)
+    settled = task.settled(loaded, source, limit, earlier)
     job = Job(model, digest(loaded), settled, source, budget=budget)
     rationales = {} if source.rationale is None else {"rationale": source.rationale, "spans": source.spans}
     identity = {
@@ -266,7 +284,16 @@ def _write_start(folder: Path, plan: RunPlan, engine: str, limit: int | None, be
     starts = [] if before is None else before["starts"]
     packages = {name: version(name) for name in ("torch", "transformers", "pyarrow")}
     start = {"time": _now(), "engine": engine, "salience": salience.__version__, **packages, "on": platform.platform()}
-    write_manifest(folder, {**plan.identity, "limit": limit, "starts": [*starts, start], "finished": None})
+    write_manifest(
+        folder,
+        {
+            **plan.identity,
+            "outputs": len(plan.model.labels),
+            "limit": limit,
+            "starts": [*starts, start],
+            "finished": None,
+        },
+    )
 
 
 def _write_end(folder: Path, plan: RunPlan, tally: "_Tally") -> None:

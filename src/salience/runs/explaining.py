@@ -32,7 +32,9 @@ class Explaining:
     def __post_init__(self) -> None:
         prepare(self.method, self.settings)  # unknown names and settings are found before anything is loaded
 
-    def settled(self, model: Model, _source: Source, _limit: int | None, /) -> "Explaining":
+    def settled(
+        self, model: Model, _source: Source, _limit: int | None, _earlier: Mapping[str, Any] | None, /
+    ) -> "Explaining":
         resolve(model, [self.target], torch.zeros(0, len(model.labels)))  # raises for an unknown label
         return self
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from salience.core.files import complete
 from salience.data import Rejected
 from salience.errors import BadInput, UnfinishedRun, UnknownLabel, choose
-from salience.explanations.explanation import Explanation
+from salience.explanations.explanation import LABELS, Explanation
 from salience.runs.export import format_of, long_form, long_schema, write
 from salience.runs.folder import EXPLANATIONS, Parts, read_manifest
 from salience.runs.texts import ExplainedText
@@ -124,8 +124,13 @@ class Run:
         """
         if (wrong or label is not None) and not self.labelled:
             raise BadInput(f"{self.path} has no labels; explain the data into a new folder with --label-column")
+        if wrong and self.manifest.get("outputs", 0) > LABELS:
+            raise BadInput(
+                f"{self.path} explains a language model, and only its most likely next tokens are stored; which of its "
+                "predictions are wrong is known for classifiers only"
+            )
         if sort is not None and choose(sort, SORTS, "order") == "disagreement" and len(columns or self.methods) < 2:
-            raise BadInput(f"disagreement is between methods, and {self.path} has one; explain the data by several")
+            raise BadInput(f"disagreement compares methods, and {self.path} has only one; explain the data by several")
         chosen = self._chosen(columns)
         found = (ExplainedText.of(record, chosen, self._model) for record in self._records(chosen, ids, label))
         if wrong:
@@ -138,8 +143,8 @@ class Run:
         for name, row in self.rows():
             if name in rows:
                 raise BadInput(
-                    f"{self.path} has several texts of id {name!r}; explain the data again without an id column, or "
-                    "with unique ids"
+                    f"{self.path} has several texts with the id {name!r}; explain the data again without an id column, "
+                    "or with unique ids"
                 )
             rows[name] = row
         return rows
@@ -176,6 +181,11 @@ class Run:
         for file in self._files():
             parquet = pq.ParquetFile(file)
             names = [n for n in parquet.schema_arrow.names if n in columns or n not in self.methods]
+            if missing := [column for column in columns if column not in names]:
+                raise BadInput(
+                    f"{self.path} is damaged: manifest.json lists the method {missing[0]}, but {file.name} has no such "
+                    "column. Restore the folder from a copy, or explain the data again."
+                )
             try:
                 for batch in parquet.iter_batches(batch_size=256, columns=names):
                     for name, wanted in (("id", ids), ("label", None if label is None else [label])):

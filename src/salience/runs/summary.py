@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from itertools import islice
-from math import sqrt
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any
 
-from scipy.stats import t
+import numpy as np
 
 from salience.core import text as _words
+from salience.core.stats import MINIMUM, Moments, moments_interval, within
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from salience.runs.run import Run
 
-LEAST = 6
-"""The number of texts that a word must occur in: with fewer, an interval says little."""
+LEAST = MINIMUM
+"""The number of texts that a word must occur in: with fewer, there is no interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class SalientWord:
     """How salient a word is where a label is explained.
 
     ``mean`` is the mean over the texts with the word of its share: its score divided by the sum of the absolute scores
-    of all words of the text. ``low`` and ``high`` are a 95 % interval of that mean, of this word by itself.
+    of all words of the text. ``low`` and ``high`` are a 95 % interval of that mean, of this word by itself,
+    or NaN if it has none.
     """
 
     method: str
@@ -75,21 +76,6 @@ class Summary:
         return fragment(self)
 
 
-class _Moments:
-    """Count, mean and sum of squared differences of a stream of numbers (Welford 1962)."""
-
-    __slots__ = ("mean", "n", "squares")
-
-    def __init__(self) -> None:
-        self.n, self.mean, self.squares = 0, 0.0, 0.0
-
-    def add(self, x: float) -> None:
-        self.n += 1
-        before = x - self.mean
-        self.mean += before / self.n
-        self.squares += before * (x - self.mean)
-
-
 def summarise(
     run: "Run", columns: Sequence[str] = (), *, least: int = LEAST, report: Callable[[int, int], None] | None = None
 ) -> Summary:
@@ -98,7 +84,7 @@ def summarise(
         raise BadInput(f"least={least} must be at least 2: an interval needs two texts")
     run.warn_unless_finished()
     texts: dict[str, int] = {}
-    words: dict[tuple[str, str], dict[str, _Moments]] = {}
+    words: dict[tuple[str, str], dict[str, Moments]] = {}
     total, chosen = len(run), list(columns or run.methods)
     for number, record in enumerate(run.records(*chosen), 1):
         label = record["target"]["label"]
@@ -108,7 +94,7 @@ def summarise(
         for column in chosen:
             moments = words.setdefault((column, label), {})
             for name, share in _shares(names, _words.reduce(groups, record[column])).items():
-                (moments.get(name) or moments.setdefault(name, _Moments())).add(share)
+                (moments.get(name) or moments.setdefault(name, Moments())).add(share)
         if report is not None and number % 256 == 0:
             report(number, total)
     if not texts:
@@ -129,17 +115,12 @@ def _shares(names: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
     return shares
 
 
-def _ranked(method: str, label: str, words: Mapping[str, _Moments], least: int) -> list[SalientWord]:
-    found = [_estimated(method, label, word, m) for word, m in words.items() if m.n >= least]
-    return sorted(found, key=lambda word: (-word.low, word.word))
-
-
-def _estimated(method: str, label: str, word: str, m: _Moments) -> SalientWord:
-    """The mean with its t interval."""
-    half = _quantile(m.n) * sqrt(m.squares / (m.n - 1) / m.n)
-    return SalientWord(method, label, word, m.n, m.mean, m.mean - half, m.mean + half)
-
-
-@cache
-def _quantile(n: int) -> float:
-    return float(t.ppf(0.975, n - 1))
+def _ranked(method: str, label: str, words: Mapping[str, Moments], least: int) -> list[SalientWord]:
+    chosen = {word: m for word, m in words.items() if m.n >= least}
+    n, mean, squares, cubes = np.array([(m.n, m.mean, m.squares, m.cubes) for m in chosen.values()]).reshape(-1, 4).T
+    bounds = np.stack(within(moments_interval(n, mean, squares, cubes), mean, (-1, 1)), 1).tolist()
+    each = [
+        SalientWord(method, label, word, m.n, m.mean, low, high)
+        for (word, m), (low, high) in zip(chosen.items(), bounds, strict=True)
+    ]
+    return sorted(each, key=lambda word: (inf if isnan(word.low) else -word.low, word.word))

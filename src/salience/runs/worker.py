@@ -1,7 +1,7 @@
 """A worker turns a shard of the data into a part of the run; every engine uses it."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,8 +36,11 @@ class Task(Protocol):
         """What the folder will hold, such as ``explanations``."""
         ...
 
-    def settled(self, model: Model, source: Source, limit: int | None, /) -> "Task":
-        """Decide, once for all workers, what depends on the model and on the data as a whole."""
+    def settled(self, model: Model, source: Source, limit: int | None, earlier: Mapping[str, Any] | None, /) -> "Task":
+        """Decide, once for all workers, what depends on the model and on the data as a whole.
+
+        ``earlier`` is the manifest of earlier starts in the same folder, which a run with a higher limit continues.
+        """
         ...
 
     def identity(self, model: Model) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Distillation:
     def _checked(self) -> dict[str, Any]:
         penalty = _penalty(self.penalty)
         for name, value in self.penalty_settings.items():
-            choose(name, settings_of(penalty), f"setting of {self.penalty}")
+            choose(name, settings_of(penalty), "setting", self.penalty)
             if (name, value) != ("heads", AGREE):
                 check(penalty, name, value)
         return dict(self.penalty_settings)

@@ -130,11 +130,7 @@ def fit(
 
     >>> for epoch in fit(model, examples, objective=regularised(penalty, weight=1.0)): ...        # doctest: +SKIP
     """
-    if not examples:
-        raise BadInput("there is nothing to train on: pass at least one example")
-    if isinstance(model, str | Path):
-        raise BadInput(f"a model is trained in place, so load it first: model = salience.load({str(model)!r})")
-    model = as_model(model)
+    model = _trainable(model, examples)
     tokens = encode_examples(model, examples) if encoded is None else encoded
     place = None if folder is None else Path(folder)
     identity = "" if place is None else training_digest(model, [*examples, *(encoded or ())], objective, recipe)
@@ -163,6 +159,15 @@ def fit(
         if place is not None:
             state.save(place)
         yield state.history[-1]
+
+
+def _trainable(model: object, examples: Sequence[Example]) -> Model:
+    """The model, if there is something to train it on and it is at hand to be trained in place."""
+    if not examples:
+        raise BadInput("there is nothing to train on: pass at least one example")
+    if isinstance(model, str | Path):
+        raise BadInput(f"a model is trained in place, so load it first: model = salience.load({str(model)!r})")
+    return as_model(model)
 
 
 @dataclass(frozen=True, slots=True)

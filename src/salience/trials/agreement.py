@@ -17,6 +17,9 @@ from salience.runs.run import Run, open_run
 MEASURES = {"spearman": spearman, "kendall": kendall, "overlap": overlap}
 """Rank correlations, 0 for unrelated scores, and the overlap of the top fifth of tokens."""
 
+LIMITS = {"spearman": (-1, 1), "kendall": (-1, 1), "overlap": (0, 1)}
+"""The smallest and the largest value of each measure."""
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -50,7 +53,7 @@ def agreement(runs: Sequence[str | Path]) -> Agreement:
             "no text is explained for the same label in two runs; explain one label in all of them (--target)"
         )
     compared = {
-        name: {measure: estimate(column) for measure, column in zip(MEASURES, table.T, strict=True)}
+        name: {measure: estimate(column, LIMITS[measure]) for measure, column in zip(MEASURES, table.T, strict=True)}
         for name, table in values.items()
     }
     return Agreement(between, tuple(map(str, runs)), len(shared), compared)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from salience.core.characters import visible
 from salience.errors import BadInput, choose
 from salience.explanations.explanation import Explanation
-from salience.views.colours import FAINT, LIGHT, hexadecimal, ink, shade
+from salience.views.colours import FAINT, LIGHT, SIDES, hexadecimal, ink, shade
 from salience.views.sheet import (
     Bar,
     Legend,
@@ -43,7 +43,11 @@ LINE = 30
 WIDTH = 640
 """Width of the sentences, without the method names to their left."""
 MARGIN = 22
+LONGEST = int((WIDTH - 6) / (SIZE * CELL))
+"""Characters of a word or of text between words: one line."""
 SQUARE = 26
+THIN = 2
+"""The least width of a bar."""
 QUIET, INK, RULE, BAR = "#6a707a", "#1c1f24", "#e3e2dd", "#8a929d"
 KINDS = ("png", "svg")
 
@@ -240,10 +244,12 @@ def _diagram(drawing: Drawing, sheet: Sheet, e: Explanation, rows: Sequence[Bar]
     for name, bar in zip(names, rows, strict=True):
         drawing.write(drawing.left, name, INK if bar.side else QUIET, SMALL)
         drawing.words.append(Words(start - 14, drawing.y + LINE / 2, bar.score, QUIET, SMALL, align="right"))
-        fill = hexadecimal(shade({"for": 1.0, "against": -1.0}[bar.side], LIGHT)) if bar.side else BAR
+        fill = hexadecimal(SIDES[bar.side]) if bar.side else BAR
         left, right = start + room * bar.low, start + room * bar.high
+        if right - left < THIN:  # a score against the label ends at 0
+            left, right = (right - THIN, right) if bar.side == "against" else (left, left + THIN)
         middle = drawing.y + LINE / 2
-        drawing.boxes.append(Box(left, middle - 7, max(right, left + 1), middle + 7, fill, f"{name} {bar.score}", 2))
+        drawing.boxes.append(Box(left, middle - 7, right, middle + 7, fill, f"{name} {bar.score}", 2))
         drawing.y += 20
     drawing.width = max(drawing.width, start + room)
     drawing.y += 12
@@ -277,7 +283,7 @@ def _sentence(drawing: Drawing, e: Explanation, parts: Sequence[Piece]) -> None:
 
 def _box(drawing: Drawing, e: Explanation, piece: Piece, x: float, y: float, wide: float) -> str:
     """Draw the background of a piece; returns the colour of its text."""
-    ground = shade(piece.relative, LIGHT)
+    ground = shade(piece.relative, LIGHT, piece.signed)
     tooltip = f"{_named(e, piece)} {number(e, piece.score)}"
     drawing.boxes.append(Box(x - 3, y + 3, x + wide + 3, y + LINE - 3, hexadecimal(ground), tooltip))
     return QUIET if piece.name and abs(piece.relative) < 0.3 else hexadecimal(ink(ground))
@@ -315,12 +321,17 @@ def _between(e: Explanation, start: int, end: int) -> Iterator[tuple[str, None, 
         if unread:
             yield f"… ({len(part)} characters not read)", None, 6, "\n" in e.text[start:end]
         elif part.strip():
-            yield label(part.strip()), None, 6, "\n" in part
+            yield _short(part.strip()), None, 6, "\n" in part
 
 
 def _named(e: Explanation, piece: Piece) -> str:
     shown = piece.shown(e.text)
-    return label(shown.strip() or shown)
+    return _short(shown.strip() or shown)
+
+
+def _short(text: str) -> str:
+    """As much of a text as fits into a line; rendering what does not fit would take minutes."""
+    return _cut(label(text[: LONGEST + 1]), LONGEST)
 
 
 def _heat_map(drawing: Drawing, row: Sequence[Explanation], level: str) -> None:
@@ -355,7 +366,7 @@ def _block(
         middle = drawing.y + SQUARE / 2
         drawing.words.append(Words(first - 8, middle, f"layer {e.settings['layer']}", QUIET, SMALL, align="right"))
         for place, c in enumerate(columns):
-            x, colour = first + place * SQUARE, hexadecimal(shade(line[c].relative, LIGHT))
+            x, colour = first + place * SQUARE, hexadecimal(shade(line[c].relative, LIGHT, line[c].signed))
             tooltip = f"layer {e.settings['layer']}: {names[c]} {number(e, line[c].score)}"
             drawing.boxes.append(Box(x + 1, drawing.y + 1, x + SQUARE - 1, drawing.y + SQUARE - 1, colour, tooltip))
         drawing.width = max(drawing.width, first + len(columns) * SQUARE)
@@ -379,6 +390,6 @@ def _scale(drawing: Drawing, legend: Legend) -> float:
     """Draw one line of the legend; returns its right end."""
     x, y = drawing.write(MARGIN, "".join(legend.low), QUIET, SMALL) + 10, drawing.y + LINE / 2
     for relative in (-1.0, -0.66, -0.33, 0.0, 0.33, 0.66, 1.0) if legend.signed else (0.0, 0.33, 0.66, 1.0):
-        drawing.boxes.append(Box(x, y - 7, x + 22, y + 7, hexadecimal(shade(relative, LIGHT))))
+        drawing.boxes.append(Box(x, y - 7, x + 22, y + 7, hexadecimal(shade(relative, LIGHT, legend.signed))))
         x += 24
     return drawing.write(x + 8, "".join(legend.high), QUIET, SMALL)

@@ -1,24 +1,37 @@
-"""Colours for signed scores: blue for negative, orange for positive. Safe for colour-blind readers."""
+"""Colours of scores: blue for negative, orange for positive, grey without a sign. Safe for colour-blind readers."""
+
+from typing import Literal
 
 Colour = tuple[int, int, int]
 
 AGAINST: Colour = (46, 115, 184)
 FOR: Colour = (240, 140, 40)
+MUCH: Colour = (138, 146, 157)
+"""A score without a sign."""
 LIGHT: Colour = (255, 255, 255)
 DARK: Colour = (24, 26, 30)
 BLACK: Colour = (0, 0, 0)
+
+Side = Literal["for", "against", "much"]
+SIDES: dict[Side, Colour] = {"for": FOR, "against": AGAINST, "much": MUCH}
+"""The full colour of a score by what it counts for: its label, another one, or neither, as it has no sign."""
 
 FAINT = 0.08
 """Words below this share of the strongest score are not coloured."""
 
 
-def shade(relative: float, ground: Colour) -> Colour:
+def side(score: float, signed: bool = True) -> Side:
+    """What a score counts for."""
+    return "much" if not signed else "for" if score > 0 else "against"
+
+
+def shade(relative: float, ground: Colour, signed: bool = True) -> Colour:
     """The colour of a score between -1 and 1; the background stands for 0.
 
-    >>> shade(1.0, LIGHT) == FOR, shade(0.0, LIGHT) == LIGHT
-    (True, True)
+    >>> shade(1.0, LIGHT) == FOR, shade(0.0, LIGHT) == LIGHT, shade(1.0, LIGHT, signed=False) == MUCH
+    (True, True, True)
     """
-    end, share = (FOR if relative > 0 else AGAINST), min(1.0, abs(relative))
+    end, share = SIDES[side(relative, signed)], min(1.0, abs(relative))
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(ground, end, strict=True))
     return red, green, blue
 

@@ -6,7 +6,7 @@ from itertools import chain
 
 from salience.core.characters import visible
 from salience.explanations.explanation import Explanation
-from salience.views.colours import FAINT
+from salience.views.colours import FAINT, side
 from salience.views.pages import FORBIDDEN, document
 from salience.views.sheet import (
     Bar,
@@ -102,7 +102,10 @@ def _diagram(sheet: Sheet, e: Explanation, level: str, view: str) -> str:
 
 
 def _bar(bar: Bar) -> str:
-    place = f"margin-inline-start:{100 * bar.low:.2f}%;width:{100 * (bar.high - bar.low):.2f}%"
+    low, width, high = (f"{100 * share:.2f}%" for share in (bar.low, bar.high - bar.low, bar.high))
+    thin = bar.side == "against" and bar.high - bar.low < 0.02  # it ends at 0, however thin it is
+    start = f"calc({high} - max({width}, 2px))" if thin else low
+    place = f"margin-inline-start:{start};width:{width}"
     kind = f"{bar.side} full" if bar.side else "total"
     return (
         f"<div><bdi>{_text(bar.name)}</bdi><b>{_text(bar.score)}</b>"
@@ -139,7 +142,7 @@ def _mark(e: Explanation, piece: Piece) -> str:
 
 
 def _side(piece: Piece) -> str:
-    return "" if abs(piece.relative) < FAINT else "for" if piece.relative > 0 else "against"
+    return "" if abs(piece.relative) < FAINT else side(piece.relative, piece.signed)
 
 
 def _strength(piece: Piece) -> str:
@@ -182,7 +185,8 @@ def _legend(sheet: Sheet) -> str:
 
 def _scale(legend: Legend) -> str:
     low, high = (f"{_text(before)}<bdi>{_text(name)}</bdi>" for before, name in (legend.low, legend.high))
-    steps = '<i style="--s:0"></i>' + "".join(f'<i class="for" style="--s:{s}"></i>' for s in (0.33, 0.66, 1))
+    end = side(1, legend.signed)
+    steps = '<i style="--s:0"></i>' + "".join(f'<i class="{end}" style="--s:{s}"></i>' for s in (0.33, 0.66, 1))
     if legend.signed:
         steps = "".join(f'<i class="against" style="--s:{s}"></i>' for s in (1, 0.66, 0.33)) + steps
     return f"{low} <span>{steps}</span> {high}"
@@ -234,11 +238,13 @@ def _character(c: str) -> str:
 
 _LIGHT = """
   --paper: #ffffff; --ink: #1c1f24; --quiet: #5d646e; --line: #e3e2dd; --bar: #8a929d;
-  --for: #f6a14b; --for-line: #b45a00; --against: #7db3e2; --against-line: #1c5c9a;"""
+  --for: #f6a14b; --for-line: #b45a00; --against: #7db3e2; --against-line: #1c5c9a;
+  --much: #a9b0ba; --much-line: #5d646e;"""
 
 _DARK = """
   --paper: #1b1e23; --ink: #eceef0; --quiet: #a2a9b3; --line: #32363d; --bar: #7b8490;
-  --for: #a05504; --for-line: #ffa94d; --against: #23639f; --against-line: #7fbdf5;"""
+  --for: #a05504; --for-line: #ffa94d; --against: #23639f; --against-line: #7fbdf5;
+  --much: #5d646e; --much-line: #a9b0ba;"""
 
 _STYLE = (
     f"""
@@ -270,11 +276,14 @@ _STYLE = (
 .salience mark, .salience .special { color: inherit; background: none; border-radius: 3px; padding: .12em 0; }
 .salience .special { font: italic .8em ui-monospace, monospace; color: var(--quiet); margin: 0 .3em;
   user-select: none; }
-.salience .special::before, .salience mark.for[data-name]::before, .salience mark.against[data-name]::before {
-  content: attr(data-name); }
-.salience .special.for, .salience .special.against { color: inherit; }
+.salience .special::before, .salience mark.for[data-name]::before, .salience mark.against[data-name]::before,
+.salience mark.much[data-name]::before { content: attr(data-name); }
+.salience .special.for, .salience .special.against, .salience .special.much { color: inherit; }
 .salience .for { background: color-mix(in srgb, var(--for) calc(var(--s) * 100%), transparent); }
 .salience .against { background: color-mix(in srgb, var(--against) calc(var(--s) * 100%), transparent); }
+.salience .much { background: color-mix(in srgb, var(--much) calc(var(--s) * 100%), transparent); }
+.salience mark.much, .salience .special.much, .salience i.much, .salience td.much {
+  border-bottom: calc(var(--s) * 3px) dotted var(--much-line); }
 .salience mark.for, .salience .special.for { border-bottom: calc(var(--s) * 3px) solid var(--for-line); }
 .salience mark.against, .salience .special.against { border-bottom: calc(var(--s) * 3px) dashed var(--against-line); }
 .salience s { opacity: .5; }
@@ -297,6 +306,7 @@ _STYLE = (
 .salience tr { background: none; }
 .salience td.for { background: color-mix(in srgb, var(--for) calc(var(--s) * 100%), transparent); }
 .salience td.against { background: color-mix(in srgb, var(--against) calc(var(--s) * 100%), transparent); }
+.salience td.much { background: color-mix(in srgb, var(--much) calc(var(--s) * 100%), transparent); }
 .salience .heat td { min-width: 1.6rem; height: 1.4rem; padding: 0; border-radius: 3px; box-sizing: border-box; }
 .salience .heat thead th { height: 1px; padding: 0 0 .3rem; vertical-align: bottom; text-align: center; }
 .salience .heat thead span { writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap;

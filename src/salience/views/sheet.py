@@ -10,6 +10,7 @@ from unicodedata import bidirectional
 from salience.core.characters import visible
 from salience.errors import BadInput, choose
 from salience.explanations.explanation import Explanation
+from salience.views.colours import Side, side
 
 Level = Literal["word", "token"]
 VIEWS = ("text", "bar", "waterfall")
@@ -28,6 +29,7 @@ class Piece:
     score: float
     relative: float
     name: str = ""
+    signed: bool = True
 
     def shown(self, text: str) -> str:
         return self.name or text[self.start : self.end]
@@ -121,7 +123,7 @@ def pieces(explanation: Explanation, level: str = "word") -> list[Piece]:
     else:
         raw = list(_tokens(explanation))
     strongest = max((abs(score) for _, _, score, name in raw if not name), default=0.0)
-    return [Piece(a, b, s, _relative(s, strongest), name) for a, b, s, name in raw]
+    return [Piece(a, b, s, _relative(s, strongest), name, signed(explanation)) for a, b, s, name in raw]
 
 
 def _relative(score: float, strongest: float) -> float:
@@ -149,28 +151,28 @@ MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A score drawn from ``low`` to ``high``, both shares of the width; ``side`` is for, against or nothing."""
+    """A score drawn from ``low`` to ``high``, both shares of the width; ``side`` is None for totals and 0."""
 
     name: str
     score: str
     low: float
     high: float
-    side: str
+    side: Side | None
 
 
 def bars(e: Explanation, level: str = "word", view: str = "bar") -> list[Bar]:
     """All scores, the strongest first: as bars from 0, or in a waterfall, each from where the one before it ends."""
     scores = _strongest_first(e, level)
     if choose(view, VIEWS, "view") == "bar":
-        return _on_one_scale([(name, number(e, score), 0.0, score, _side(score)) for name, score in scores])
+        return _on_one_scale([(name, number(e, score), 0.0, score, _side(e, score)) for name, score in scores])
     if not signed(e):
         raise BadInput(f"a waterfall adds scores up, but those of {e.method} have no sign; use the view 'bar'")
     rest = e.value - sum(score for _, score in scores)
-    rows = [("rest", f"{rest:+.4g}", 0.0, rest, "")]
+    rows: list[_Step] = [("rest", f"{rest:+.4g}", 0.0, rest, None)]
     for name, score in scores:
         end = rows[-1][3]
-        rows.append((name, number(e, score), end, end + score, _side(score)))
-    return _on_one_scale([*rows, (explained(e), f"{e.value:.4g}", 0.0, e.value, "")])
+        rows.append((name, number(e, score), end, end + score, _side(e, score)))
+    return _on_one_scale([*rows, (explained(e), f"{e.value:.4g}", 0.0, e.value, None)])
 
 
 def _strongest_first(e: Explanation, level: str) -> list[tuple[str, float]]:
@@ -180,14 +182,23 @@ def _strongest_first(e: Explanation, level: str) -> list[tuple[str, float]]:
     return [*named, (f"{len(others)} other {level}s", sum(p.score for p in others))] if others else named
 
 
-def _side(score: float) -> str:
-    return "for" if score > 0 else "against" if score < 0 else ""
+_Step = tuple[str, str, float, float, Side | None]
+"""The name, the score in digits, the beginning and the end of a bar, and its side."""
+
+ROOM = 0.06
+"""The least share of the width on either side of 0 where there are scores, so that small ones have a place."""
 
 
-def _on_one_scale(rows: Sequence[tuple[str, str, float, float, str]]) -> list[Bar]:
+def _side(e: Explanation, score: float) -> Side | None:
+    return side(score, signed(e)) if score else None
+
+
+def _on_one_scale(rows: Sequence[_Step]) -> list[Bar]:
     """Bars with their ends as shares of the range of all ends."""
-    ends = [end for _, _, *both, _ in rows for end in both]
+    ends = [end for _, _, a, b, _ in rows for end in (a, b)]
     least, most = min(ends, default=0.0), max(ends, default=0.0)
+    if least < 0 < most:
+        least, most = min(least, -ROOM * (most - least)), max(most, ROOM * (most - least))
     width = most - least or 1.0
     return [
         Bar(name, score, (min(a, b) - least) / width, (max(a, b) - least) / width, side)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from salience.core.characters import visible
 from salience.explanations.explanation import Explanation
-from salience.views.colours import AGAINST, DARK, FAINT, FOR, LIGHT, Colour, hexadecimal, ink, shade
+from salience.views.colours import DARK, FAINT, LIGHT, SIDES, Colour, hexadecimal, ink, shade, side
 from salience.views.sheet import (
     Bar,
     Legend,
@@ -80,10 +80,10 @@ class _Paint:
     def __init__(self, colour: bool, ground: Colour) -> None:
         self.colour, self.ground = colour, ground
 
-    def style(self, relative: float) -> Style:
+    def style(self, relative: float, signed: bool = True) -> Style:
         if not self.colour or abs(relative) < FAINT:
             return Style.null()
-        back = shade(relative, self.ground)
+        back = shade(relative, self.ground, signed)
         return Style(color=hexadecimal(ink(back)), bgcolor=hexadecimal(back))
 
     def marks(self, relative: float, signed: bool = True) -> str:
@@ -158,10 +158,12 @@ def _diagram(
 
 
 def _span(bar: Bar, cells: int, paint: _Paint) -> Text:
-    start = min(round(bar.low * cells), cells - 1)
-    length = max(1, round(bar.high * cells) - start) if bar.high > bar.low else 0
-    colour = hexadecimal(FOR if bar.side == "for" else AGAINST) if paint.colour and bar.side else ""
-    return Text.assemble(" " * start, ("█" * length if length else "▏", colour))
+    """The bar in whole cells, at least one, which ends where a score against the label ends: at 0."""
+    start, end = round(bar.low * cells), round(bar.high * cells)
+    if bar.high > bar.low and start == end:
+        start, end = (start - 1, end) if end == cells or (bar.side == "against" and start > 0) else (start, end + 1)
+    colour = hexadecimal(SIDES[bar.side]) if paint.colour and bar.side else ""
+    return Text.assemble(" " * min(start, cells - 1), ("█" * (end - start) if end > start else "▏", colour))
 
 
 def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableType:
@@ -186,11 +188,13 @@ def sentence(e: Explanation, parts: Sequence[Piece], paint: _Paint) -> Text:
         text.append("·" if piece.start in inner and not piece.name else "")
         if piece.name:
             text.append(" " if text and not text.plain[-1].isspace() else "")
-            text.append(visible(piece.name, keep=""), paint.style(piece.relative) + Style(dim=True, italic=True))
+            text.append(
+                visible(piece.name, keep=""), paint.style(piece.relative, piece.signed) + Style(dim=True, italic=True)
+            )
         elif piece.blank(e.text) and paint.shows(piece.relative):
-            text.append(label(piece.shown(e.text)), paint.style(piece.relative))
+            text.append(label(piece.shown(e.text)), paint.style(piece.relative, piece.signed))
         else:
-            _plain(text, e, piece.start, piece.end, paint.style(piece.relative))
+            _plain(text, e, piece.start, piece.end, paint.style(piece.relative, piece.signed))
         if signs := paint.marks(piece.relative, signed(e)):
             text.append(f"({signs})", "bold")
         if piece.name:
@@ -219,7 +223,7 @@ def _strongest(e: Explanation, parts: Sequence[Piece], paint: _Paint) -> Rendera
     for piece in sorted(parts, key=lambda p: -abs(p.score))[:TOP]:
         bar = Text(_bar(abs(piece.relative), 10).ljust(10))
         if paint.colour:
-            bar.stylize(hexadecimal(FOR if piece.score > 0 else AGAINST))
+            bar.stylize(hexadecimal(SIDES[side(piece.score, piece.signed)]))
         table.add_row(Text(label(_one_line(piece.shown(e.text)))), _score(e, piece), bar)
     more = len(parts) - TOP
     return Group(table, Text(f"… {more} more; use --json for all", "dim")) if more > 0 else table
@@ -247,7 +251,7 @@ def _legend(legend: Legend, paint: _Paint) -> Text:
         steps = (*(-s for s in reversed(steps) if s), *steps)
     scale = Text("  ")
     for relative in steps:
-        scale.append(f" {paint.marks(relative, legend.signed)} ".ljust(3), paint.style(relative))
+        scale.append(f" {paint.marks(relative, legend.signed)} ".ljust(3), paint.style(relative, legend.signed))
     return Text.assemble((f"  {''.join(legend.low)}", "dim"), scale, (f"  {''.join(legend.high)}", "dim"))
 
 
@@ -299,7 +303,9 @@ def _block(
 
 
 def _cell(relative: float, width: int, paint: _Paint, signed: bool) -> Text:
-    return Text((paint.marks(relative, signed) or ("" if paint.colour else "·")).ljust(width), paint.style(relative))
+    return Text(
+        (paint.marks(relative, signed) or ("" if paint.colour else "·")).ljust(width), paint.style(relative, signed)
+    )
 
 
 def decoded_table(layers: "Mapping[int, Sequence[Decoded]]") -> Table:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from salience.core.executor import Executor, lock_of
 from salience.core.passes import exclusive
+from salience.core.settings import LARGEST
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Block, Edit, EmbeddingEdit, Link, Output, Prefix, Reads, Start, Weights
-from salience.errors import BadInput, UnsupportedModel, unknown
+from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.head import Head, load_head
 from salience.models.huggingface.hooks import (
@@ -54,6 +56,11 @@ class HuggingFace:
             raise UnsupportedModel(
                 f"{type(self.module).__name__} is an encoder-decoder, which is not supported; use an encoder-only or "
                 "decoder-only model"
+            )
+        if chunk := getattr(self.module.config.get_text_config(), "chunk_size_feed_forward", 0):
+            raise UnsupportedModel(
+                f"{self.name} computes its feed-forward layers in chunks of {chunk} tokens, which fails for most "
+                "lengths of texts; set chunk_size_feed_forward to 0 in its config, which changes no output"
             )
         self.network = self.network or Network(self.module)
 
@@ -127,9 +134,29 @@ class HuggingFace:
         return self.words.weight.device
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
-        named, positions = self.tokenizer.model_max_length, self.network.positions
-        limit = int(min(positions, named)) if named > 0 else positions
-        return encode(self.tokenizer, texts, limit, segments=self._has_segments)
+        limit = min(self.network.positions, self._longest or self.network.positions)
+        encoded = encode(self.tokenizer, texts, limit, segments=self._has_segments)
+        for e in encoded:
+            self._check_ids(e)
+        return encoded
+
+    @property
+    def _longest(self) -> int | None:
+        """The most tokens that the tokenizer says the model can read; None if it sets no limit."""
+        named: Any = self.tokenizer.model_max_length
+        if isinstance(named, bool) or not isinstance(named, int | float) or isnan(named):
+            raise BadModel(f"model_max_length of the tokenizer of {self.name} is {named!r}; set it to a whole number")
+        return int(min(named, LARGEST)) if named > 0 else None
+
+    def _check_ids(self, encoded: Encoded) -> None:
+        """Raise if the tokenizer has tokens that the model has no word vectors for."""
+        largest, size = max(encoded.ids), self.words.num_embeddings
+        if largest >= size:
+            token = encoded.tokens[encoded.ids.index(largest)]
+            raise BadModel(
+                f"the tokenizer of {self.name} gives {token!r} the id {largest}, but the model has {size} word "
+                "vectors. Use the tokenizer it was trained with, or resize its embeddings (resize_token_embeddings)."
+            )
 
     @property
     def _has_segments(self) -> bool:
@@ -158,7 +185,7 @@ class HuggingFace:
             return folded.index(label.casefold())
         if label.isdecimal():
             return self.resolve(int(label))
-        raise BadInput(unknown(label, self.labels, f"label of {self.name}"))
+        raise BadInput(unknown(label, self.labels, "label", self.name))
 
     def _next_token(self, label: str) -> int:
         """Find a next token by its text; the form with a leading space is preferred, as it continues a text."""

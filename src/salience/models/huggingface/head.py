@@ -24,6 +24,7 @@ from salience.core.passes import frozen
 from salience.core.types import Site
 from salience.errors import BadModel, UnsupportedModel
 from salience.models.files import check
+from salience.models.huggingface.checkpoint import check_files
 from salience.models.huggingface.hooks import blocks, hidden_states, with_part
 from salience.models.huggingface.network import agree
 
@@ -216,6 +217,7 @@ def _language_model(name: str, module: PreTrainedModel, *, causal: bool, own: bo
     loader: Any = AutoModelForCausalLM if causal else AutoModelForMaskedLM
     revision = getattr(module.config, "_commit_hash", None) if own else None
     try:
+        check_files(name, revision=revision, trust_remote_code=False)
         # A missing head is initialised at random, and rejected below.
         with quiet(), torch.random.fork_rng(devices=[]):
             language_model, report = loader.from_pretrained(

@@ -10,16 +10,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
-from transformers.utils.hub import cached_file
 
 from salience.errors import BadModel, choose
-from salience.models.files import check_kernel, check_shards, reporting
+from salience.models.files import reporting
 from salience.models.huggingface.adapter import HuggingFace
+from salience.models.huggingface.checkpoint import check_files, check_layers
 from salience.models.huggingface.head import quiet
 
 TASKS = {"classify": AutoModelForSequenceClassification, "generate": AutoModelForCausalLM}
@@ -44,7 +42,7 @@ def load(
     """Load a classifier or causal language model and its tokenizer by hub name or folder."""
     safe = {"revision": revision, "trust_remote_code": trust_remote_code}
     with reporting(source):
-        _check_files(source, safe)
+        check_files(source, revision=revision, trust_remote_code=trust_remote_code)
         config = AutoConfig.from_pretrained(source, **safe)
         tokenizer = _tokenizer(source, safe)
         loader = TASKS[choose(task or _task(config, source), TASKS, "task")]
@@ -64,40 +62,56 @@ def load_to_train(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> HuggingFace:
-    """Load a pretrained encoder or decoder as a classifier of ``labels``, with a new head initialised by ``seed``."""
+    """Load a pretrained encoder or decoder as a classifier of ``labels``, with a new head initialised by ``seed``.
+
+    The head of a classifier of these labels is kept, in its own order; labels that are only numbered fit any names.
+    """
     safe = {"revision": revision, "trust_remote_code": trust_remote_code}
     with reporting(source):
-        _check_files(source, safe)
+        check_files(source, revision=revision, trust_remote_code=trust_remote_code)
         tokenizer = _tokenizer(source, safe)
+        before = _classes(AutoConfig.from_pretrained(source, **safe))
+        kept = sorted(before) == sorted(labels) or (len(before) == len(labels) and _numbered(labels))
+        names = before if kept else list(labels)
         with quiet(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = AutoModelForSequenceClassification.from_pretrained(
+            module, report = AutoModelForSequenceClassification.from_pretrained(
                 source,
-                num_labels=len(labels),
-                id2label=dict(enumerate(labels)),
-                label2id={label: number for number, label in enumerate(labels)},
+                num_labels=len(names),
+                id2label=dict(enumerate(names)),
+                label2id={label: number for number, label in enumerate(names)},
                 problem_type=problem,
                 ignore_mismatched_sizes=True,
                 use_safetensors=True,
+                output_loading_info=True,
                 dtype=dtype,
                 **safe,
             )
+            if before and not kept:
+                _renew_head(module, seed)
+        check_layers(module, report["unexpected_keys"], source)
         if module.config.get_text_config().pad_token_id is None:
             module.config.pad_token_id = tokenizer.pad_token_id
         moved: Any = module.eval()
         return HuggingFace(moved.to(device or "cpu"), tokenizer, name or str(source))
 
 
-def _check_files(source: str | Path, safe: dict[str, Any]) -> None:
-    """Raise if loading would run code or read files that were not asked for; local folders and hub models alike."""
-    if not safe["trust_remote_code"]:
-        raw: Any = PreTrainedConfig.get_config_dict(source, revision=safe["revision"])[0]
-        check_kernel(raw, source)
-    index = cached_file(
-        source, SAFE_WEIGHTS_INDEX_NAME, revision=safe["revision"], _raise_exceptions_for_missing_entries=False
-    )
-    if index is not None:
-        check_shards(Path(index))
+def _classes(config: Any) -> list[str]:
+    """The labels of a checkpoint with a classification head; empty for others."""
+    heads = " ".join(config.architectures or ())
+    return [str(config.id2label[i]) for i in sorted(config.id2label)] if "ForSequenceClassification" in heads else []
+
+
+def _numbered(labels: Sequence[str]) -> bool:
+    return list(labels) == [str(number) for number in range(len(labels))]
+
+
+def _renew_head(module: PreTrainedModel, seed: int) -> None:
+    """Initialise the head of a classifier again: what is not part of the encoder or decoder."""
+    torch.manual_seed(seed)
+    fresh = AutoModelForSequenceClassification.from_config(module.config).state_dict()
+    trunk = f"{module.base_model_prefix}."
+    module.load_state_dict({name: w for name, w in fresh.items() if not name.startswith(trunk)}, strict=False)
 
 
 def _task(config: Any, name: str | Path) -> str:
@@ -145,4 +159,5 @@ def _module(loader: Any, name: str | Path, safe: dict[str, Any], dtype: str, all
             f"the weights of {name} lack {', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}: "
             "these would be initialised at random. Fine-tune and save the model first."
         )
+    check_layers(module, report["unexpected_keys"], name)
     return module

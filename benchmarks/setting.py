@@ -13,6 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -21,6 +24,9 @@ from transformers import (
     AutoTokenizer,
     GPT2Config,
     GPT2ForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
@@ -58,6 +64,26 @@ def decoder(tokenizer: Any) -> HuggingFace:
         vocab_size=len(tokenizer), n_embd=384, n_layer=6, n_head=12, n_positions=512, pad_token_id=0, num_labels=2
     )
     return salience.wrap(GPT2ForSequenceClassification(config).eval(), tokenizer, name="gpt2-384x6")
+
+
+def smollm2() -> HuggingFace:
+    """A Llama with the dimensions of SmolLM2-135M and random weights; every word is one token."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+    )
+    words = Tokenizer(WordLevel({f"[{i}]": i for i in range(49152)}, unk_token="[1]"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[1]", pad_token="[0]")
+    return salience.wrap(LlamaForCausalLM(config).eval(), tokenizer, name="llama-576x30")
 
 
 @contextmanager

@@ -29,23 +29,46 @@ def test_items_are_sorted_so_that_padding_stays_small(lengths: list[int]):
     assert order == sorted(lengths, reverse=True)
 
 
+def tokens(groups: list[list[int]]) -> int:
+    """What passes over groups of texts of these lengths cost."""
+    return sum(OVERHEAD + len(group) * max(group) for group in groups)
+
+
+def cheapest(lengths: tuple[int, ...]) -> int:
+    """The same for the best of all ways to divide sorted lengths, tried one after the other."""
+    ways = range(2 ** max(0, len(lengths) - 1))
+    cuts = ([0, *(i + 1 for i in range(len(lengths) - 1) if way >> i & 1), len(lengths)] for way in ways)
+    return min(tokens([[*lengths[a:b]] for a, b in pairwise(cut)]) for cut in cuts) if lengths else 0
+
+
+@given(st.lists(st.integers(1, 60), max_size=9))
+def test_no_other_packs_cost_fewer_tokens_if_everything_fits(lengths: list[int]):
+    groups = [[lengths[i] for i in group] for group in pack(lengths, 1000)]
+    assert tokens(groups) == cheapest(tuple(sorted(lengths, reverse=True)))
+
+
 @given(LENGTHS, st.integers(1, 2000))
-def test_a_pack_ends_where_it_is_full_or_padding_costs_more_than_a_pass(lengths: list[int], budget: int):
+def test_a_pack_ends_where_it_is_full_or_where_shorter_texts_follow(lengths: list[int], budget: int):
     groups = [[lengths[i] for i in group] for group in pack(lengths, budget)]
-    for group in groups:
-        held = len(group) * max(group)
-        assert len(group) == 1 or (held <= budget and held - sum(group) <= OVERHEAD)
     for group, following in pairwise(groups):
-        more = [*group, following[0]]
-        held = len(more) * max(more)
-        assert held > budget or held - sum(more) > OVERHEAD, "a pack ended too early"
+        assert (len(group) + 1) * max(group) > budget or following[0] < group[-1], "a pack ended too early"
+    for group in groups:  # a pass of its own for the shorter texts would not be cheaper
+        assert all(group[i] * (len(group) - i) + OVERHEAD >= (len(group) - i) * group[0] for i in drops(group))
+
+
+def drops(group: list[int]) -> list[int]:
+    return [i for i in range(1, len(group)) if group[i] < group[i - 1]]
+
+
+def test_texts_of_equal_length_fill_their_packs():
+    assert [len(group) for group in pack([7] * 20, budget=50)] == [7, 7, 6]
 
 
 def test_padding_may_be_allowed_where_few_packs_matter_more():
     lengths = [20, 3, 2, 12, 20]
-    assert pack(lengths, 1000, padding=1000) == [[0, 4, 3, 1, 2]]
+    assert pack(lengths, 1000, overhead=1000) == [[0, 4, 3, 1, 2]]
     assert len(pack(lengths, 1000)) > 1
-    assert [items for items, _ in Executor(1000).run(lengths, len, padding=1000)] == [[0, 4, 3, 1, 2]]
+    assert [items for items, _ in Executor(1000).run(lengths, len, overhead=1000)] == [[0, 4, 3, 1, 2]]
 
 
 def test_the_memory_held_by_items_is_bounded():

@@ -50,7 +50,7 @@ class Study:
             lists = {name: values.double().tolist() for name, values in columns.items()}
             return [{name: values[i] for name, values in lists.items()} for i in range(len(items))]
 
-        rows = each_text(tested, self.encoded, work, padding=tested.executor.budget, report=self.report)
+        rows = each_text(tested, self.encoded, work, overhead=tested.executor.budget, report=self.report)
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def by_label(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

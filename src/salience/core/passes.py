@@ -76,8 +76,9 @@ class Pass:
 @contextmanager
 def frozen(module: nn.Module) -> Generator[None]:
     """Set evaluation mode and freeze all parameters; every flag is restored, even after an exception."""
-    training = [m for m in module.modules() if m.training]
-    learning = [p for p in module.parameters() if p.requires_grad]
+    parts = list(module.modules())  # walked once: this precedes every pass
+    training = [m for m in parts if m.training]
+    learning = [p for m in parts for p in m.parameters(recurse=False) if p.requires_grad]
     try:
         for m in training:
             m.training = False

@@ -39,11 +39,11 @@ def each_text(
     encoded: Sequence[Encoded],
     work: Callable[[Batch, list[int]], Sequence[Result]],
     *,
-    padding: int = OVERHEAD,
+    overhead: int = OVERHEAD,
     report: Report | None = None,
 ) -> list[Result]:
     """Return one result per text, in order. ``work`` gets a batch and the indices of its texts."""
-    return model.executor.collect(lengths(encoded), _batched(model, encoded, work), padding=padding, report=report)
+    return model.executor.collect(lengths(encoded), _batched(model, encoded, work), overhead=overhead, report=report)
 
 
 def batches(

@@ -17,8 +17,10 @@ QUADRATURE_RULES = get_args(Rule)
 
 ROUNDINGS = 4
 """The error of an integral that is accepted as rounding, in units of one number's rounding error."""
-FIRST = np.linspace(0, 1, 17)
+FIRST = np.linspace(0, 1, 11)
 """The nodes that every curve starts with. They include both ends, so that f is known there."""
+FIRST_GAIN, GAIN = 8, 16
+"""What halving an interval divides the spline's error by: 2⁴ for a cubic spline, less while its nodes are few."""
 
 
 def fixed(rule: str, nodes: int) -> tuple[Float[ndarray, " n"], Float[ndarray, " n"]]:
@@ -80,18 +82,20 @@ class Curve:
 def initial_curve(slopes: Float[ndarray, "n t"], heights: Float[ndarray, " n"]) -> Curve:
     """The curve at the FIRST nodes; every other node is used to measure how well the rest predict it."""
     coarse = Curve(FIRST[::2], slopes[::2], heights[::2], np.zeros((len(FIRST) // 2, slopes.shape[1])))
-    return refine(coarse, np.arange(len(FIRST) // 2), slopes[1::2], heights[1::2])
+    return refine(coarse, np.arange(len(FIRST) // 2), slopes[1::2], heights[1::2], FIRST_GAIN)
 
 
-def refine(curve: Curve, intervals: ndarray, slopes: Float[ndarray, "k t"], heights: Float[ndarray, " k"]) -> Curve:
+def refine(
+    curve: Curve, intervals: ndarray, slopes: Float[ndarray, "k t"], heights: Float[ndarray, " k"], gain: int = GAIN
+) -> Curve:
     """Halve some intervals of the curve, given g and f at their midpoints.
 
     If the spline differs from the new g by d on an interval of width h, its error there was roughly a parabola over
-    the interval, of area 2/3 h d. A cubic spline's error is of order h⁴, so halving divides d by 16 and leaves each
-    half with 2/3 · h/2 · d/16 = h d / 48. Where g is less smooth, ``missing`` shows it.
+    the interval, of area 2/3 h d. Halving divides d by the ``gain``, and so leaves each half with
+    2/3 · h/2 · d/gain = h d / (3 gain). Where g is less smooth, ``missing`` shows it.
     """
     h = np.diff(curve.alphas)[intervals, None]
-    expected = h * np.abs(slopes - spline_at_midpoints(curve)[intervals]) / 48
+    expected = h * np.abs(slopes - spline_at_midpoints(curve)[intervals]) / (3 * gain)
     errors = curve.errors.copy()
     errors[intervals] = expected
     return Curve(

@@ -1,11 +1,13 @@
 """The audit as a whole: findings, verdicts, the folder that resumes, the command and its page."""
 
 import json
+from io import StringIO
 from math import nan
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import salience
 from audits import known
@@ -171,3 +173,13 @@ def test_the_terminal_shows_a_finding_of_one_text():
     assert shown is not None
     assert measure.percent == "100%"
     assert torch.tensor(measure.values).item() == 1
+
+
+def test_a_verdict_is_about_explanations_and_does_not_stand_as_the_answer_to_the_question_of_a_test():
+    measure = Measure.of("share", [1.0])
+    finding = Finding("adversary", "Are there others?", (measure,), "no others", "no explanation", "Some.", "Someone")
+    console = Console(width=80, file=StringIO(), record=True)
+    console.print(terminal(Audit("model", 1, None, None, (finding,))))
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    assert "Are there others?" in lines
+    assert lines[-3:] == ["if attention were an explanation: no others", "is it so here? no", "Someone"]

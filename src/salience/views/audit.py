@@ -27,18 +27,24 @@ WIDTH, HEIGHT = 560, 320
 
 
 def terminal(audit: Audit) -> RenderableType:
-    """The question, then for each test what was asked, the number, and what it would be for an explanation."""
+    """The question, then for each test what was asked, the number, what it would be for an explanation, and if it is.
+
+    The verdict is not the answer to the question of the test: "Are there very different weights with the same
+    prediction?" is answered by yes, and is then no explanation.
+    """
     parts: list[RenderableType] = [Text(heading(audit), style="bold")]
     for finding in audit.findings:
         parts.append(Text(""))
-        parts.append(Text(f"{finding.question} {MARKS[finding.verdict]}", style="bold"))
+        parts.append(Text(finding.question, style="bold"))
         first = finding.measures[0]
         lines = (
             f"{first.name}: {first.estimate} (n = {first.estimate.n})",
             f"if attention were an explanation: {finding.expected}",
+            f"is it so here? {MARKS[finding.verdict]}",
             finding.source,
         )
-        parts += [Padding(Text(line, style="" if i == 0 else "dim"), (0, 0, 0, 2)) for i, line in enumerate(lines)]
+        styles = ("", "dim", "", "dim")
+        parts += [Padding(Text(line, style=style), (0, 0, 0, 2)) for line, style in zip(lines, styles, strict=True)]
     return Group(*parts)
 
 

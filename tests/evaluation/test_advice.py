@@ -143,3 +143,68 @@ def test_a_method_is_beaten_by_each_that_is_significantly_better():
         best = evaluation.best(metric)
         assert evaluation.cells[best, metric].against_best is None
         assert abs(evaluation.cells["d", metric].against_best.mean) == pytest.approx(2, abs=0.1)
+
+
+def steady(*means: float) -> np.ndarray:
+    """Values of 20 texts for one metric, with exactly these means and a little noise."""
+    noise = 0.1 * np.random.default_rng(0).normal(size=(20, 7, 1))
+    return noise - noise.mean(0) + np.array(means)[None, :, None]
+
+
+def test_the_details_list_the_methods_furthest_from_random_first():
+    [better, rest] = verdict(table(steady(1, 3, 2, 0, 0, 0, 0), ("comprehensiveness",)))[2:]
+    assert better.startswith("comprehensiveness: significantly better than random (mean ")
+    assert better.index(": b 3.000, ") < better.index("; c 2.000, ") < better.index("; a 1.000, ")
+    assert rest.startswith("comprehensiveness: not significantly better than random (mean ")
+    assert ": d " in rest
+    assert not any("not significantly better" in s for s in verdict(table(steady(3, 3, 2, 1, 0, 0, 0))))
+    assert not any(": significantly better" in s for s in verdict(table(steady(0, 0, 0, 0, 0, 0, 0))))
+
+
+def test_the_same_curve_read_from_both_ends_counts_once():
+    one = np.concatenate([steady(1, 3, 2, 0, 0, 0, 0)] * 2, axis=2)
+    [recommended, *_] = advice(table(one, ("hiding_area", "revealing_area")))
+    assert "use b: it is best or" in recommended
+    assert "on 1 of 1 faithfulness metric (hiding_area;" in recommended
+    three = np.concatenate([one, one[:, :, :1]], axis=2)
+    [recommended, *_] = advice(table(three, ("hiding_area", "revealing_area", "comprehensiveness")))
+    assert "on 2 of 2 faithfulness metrics (hiding_area, comprehensiveness;" in recommended
+
+
+def test_the_method_that_agrees_best_with_people_is_named():
+    [sentence] = advice(table(steady(1, 3, 2, 0, 0, 0, 0), ("token_f1",)))
+    assert sentence.startswith("Best agreement with human rationales: b (token_f1 3.000 [")
+    assert "indistinguishable" not in sentence
+    tied = np.concatenate([steady(3, 3, 2, 3, 0, 0, 0), steady(0, 0, 3, 0, 0, 0, 0)], axis=2)
+    [sentence] = advice(table(tied, ("token_f1", "iou_f1")))  # the first metric alone is told
+    best = sentence.removeprefix("Best agreement with human rationales: ")[0]
+    others = ", ".join(name for name in "abd" if name != best)
+    assert sentence.endswith(f" Statistically indistinguishable from the best mean: {others}.")
+    [sentence] = advice(table(steady(0.01, 0.03, 0.02, 0, 0, 0, 0), ("token_f1",)))
+    assert sentence.startswith("No method agrees with human rationales significantly better than random")
+    assert "The best mean is that of b (token_f1" in sentence
+
+
+def test_methods_that_are_best_but_no_better_than_random_are_not_recommended():
+    [all_of_them] = advice(table(steady(0, 0, 0, 0, 0, 0, 0), ("comprehensiveness",)))
+    assert all_of_them.startswith("None of these methods is significantly better than random (p ≤ 0.05")
+    [some] = advice(table(steady(0, 0, -3, -3, 0, 0, 0), ("comprehensiveness",)))
+    assert some.startswith("The best of these methods, a or b, is not significantly better than random (p ≤ 0.05")
+
+
+@pytest.mark.parametrize(
+    ("metric", "measured"),
+    [
+        ("input_invariance", "relative change of the scores"),
+        ("max_sensitivity", "relative change of the scores"),
+        (
+            "parameter_randomisation",
+            "absolute rank correlation with the explanations of a model with shuffled parameters",
+        ),
+    ],
+)
+def test_robustness_is_told_without_controls_the_lowest_first(metric: str, measured: str):
+    [sentence] = verdict(table(-steady(1, 3, 2, 4, 0, 0, 0), (metric,)))
+    assert sentence.startswith(f"{metric}: {measured}, lowest first: a 1.000 [")
+    assert sentence.index("; c 2.000 [") < sentence.index("; b 3.000 [") < sentence.index("; d 4.000 [")
+    assert "random" not in sentence.removeprefix(metric)

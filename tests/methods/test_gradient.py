@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, get_args
 
 import captum.attr
 import pytest
@@ -16,7 +16,7 @@ from salience.core.target import Target
 from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput, ImpreciseScores, UnsupportedModel
 from salience.explanations.explainer import explain
-from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
+from salience.methods.gradient import Reduction, gradient, input_x_gradient, reduced, smooth_grad
 from shapes import SHAPES, TEXTS, build
 
 TEXT = TEXTS[3]
@@ -89,6 +89,18 @@ def test_a_sum_that_layer_norm_makes_zero_is_refused(shape: str, dtype: torch.dt
     else:
         with pytest.raises(UnsupportedModel, match=r"LayerNorm.*reduction, such as 'l2'"):
             method(model, batch, target, reduction="sum")
+
+
+def test_gradients_that_are_0_are_not_taken_for_sums_that_cancel():
+    assert torch.equal(reduced(torch.zeros(1, 3, 4), "sum"), torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("reduction", get_args(Reduction))
+def test_only_the_sum_of_a_gradient_has_a_sign(reduction: str):
+    model = model_of("pooled_bilstm")
+    batch, target = one(model)
+    assert gradient(model, batch, target, reduction=reduction).signed == (reduction == "sum")
+    assert smooth_grad(model, batch, target, reduction=reduction, samples=2).signed == (reduction == "sum")
 
 
 def test_products_that_nearly_cancel_are_summed_in_the_models_own_precision():

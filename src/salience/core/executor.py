@@ -61,8 +61,11 @@ class Executor:
 
     Executors of the same ``module`` share its lock.
 
-    >>> [items for items, _ in Executor(budget=18).run([3, 9, 2, 8], len)]
-    [[1, 3], [0, 2]]
+    >>> executor = Executor(budget=18)
+    >>> for items, _ in executor.run([3, 9, 2, 8], len):
+    ...     print(items)
+    [1, 3]
+    [0, 2]
     """
 
     def __init__(self, budget: int, module: torch.nn.Module | None = None) -> None:

@@ -210,10 +210,12 @@ def _throttled(every: float, say: Report) -> Report:
 
 
 def _rates(p: Progress) -> str:
-    left = "" if p.remaining is None else f" · {duration(p.remaining)} left"
-    bad = f" · {p.rejected:,} rejected" if p.rejected else ""
+    """Rates, the time left and memory. There is no rate yet while the first batch is the only one finished."""
+    memory = f"{p.memory / 1e9:.1f} GB" + (f" · {p.rejected:,} rejected" if p.rejected else "")
+    if p.remaining is None:
+        return memory
     rates = f"{p.texts_per_second:,.1f} texts/s · {p.tokens_per_second:,.0f} tokens/s"
-    return f"{rates}{left} · {p.memory / 1e9:.1f} GB{bad}"
+    return f"{rates} · {duration(p.remaining)} left · {memory}"
 
 
 def duration(seconds: float) -> str:

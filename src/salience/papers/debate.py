@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from salience.audits.adversarial_twin import LOSS
 from salience.audits.adversary import Search
 from salience.audits.auditor import POOLED, Callbacks, run_test
 from salience.audits.finding import Finding, Measure
@@ -29,9 +30,6 @@ from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
 from salience.models.vectors import WordVectors, initialise, word_vectors
 from salience.training.loop import Recipe
 from salience.training.twins import Twins
-
-SAME_ACCURACY = 0.02
-"""The accuracy that a model may lose and still count as equally accurate: 2 points."""
 
 VOCABULARY = 30_000
 """The largest number of words of a model."""
@@ -218,9 +216,8 @@ class Experiment:
 
     def study(self, name: str, **shape: Any) -> Study:
         """A study whose model is an untrained pooled classifier of this shape, of which twins are trained."""
-        config = PooledConfig(
-            tuple(self.labels), self.tokenizer.get_vocab_size(), **{"embedding": self.embedding, **shape}
-        )
+        changes: dict[str, Any] = {"embedding": self.embedding, **shape}
+        config = PooledConfig(tuple(self.labels), self.tokenizer.get_vocab_size(), **changes)
         model = Pooled.new(config, self.tokenizer, name=name)
         if self.vectors is not None:
             initialise(model, self.vectors)
@@ -234,7 +231,7 @@ class Experiment:
 
     def _study(self, name: str, model: Model, recipe: Recipe) -> Study:
         step = self.callbacks.step
-        report = None if step is None else lambda twin, progress: step(f"{name}, {twin}", progress)  # pyright: ignore
+        report = None if step is None else lambda twin, progress: step(f"{self.folder.name}, {name}: {twin}", progress)  # pyright: ignore
         twins = Twins(self.folder / name / "twins", self.train, recipe, report)
         return Study(model, self.test, encode_examples(model, self.test), twins=twins)
 
@@ -248,7 +245,7 @@ class Experiment:
 
     def finding(self, name: str, study: Study, test: Callable[..., Finding], **settings: Any) -> Finding:
         """Run a test on the model of this name, unless its finding is in the folder already."""
-        shown = Callbacks(lambda what: self.callbacks.test(f"{name}, {what}"))
+        shown = Callbacks(lambda what: self.callbacks.test(f"{self.folder.name}, {name}: {what}"))
         return run_test(study, test, settings, self.folder / name, shown)
 
     def few(self, study: Study) -> Study:
@@ -291,7 +288,7 @@ def difference(name: str, a: Measure, b: Measure, *, times: float = 1.0) -> Meas
 
 def keeps_accuracy(model: str, own: Measure, base: Measure) -> Check:
     """A model is at most 2 points less accurate than the base."""
-    check = above(difference(f"accuracy, {model} − base", own, base), -SAME_ACCURACY)
+    check = above(difference(f"accuracy, {model} − base", own, base), -LOSS)
     return replace(check, figures=f"accuracy {own.estimate.mean:.1%}, base {base.estimate.mean:.1%}; {check.figures}")
 
 

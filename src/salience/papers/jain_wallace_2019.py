@@ -24,7 +24,7 @@ SHAPES = {
     "average": {"encoder": "average", "hidden": 256, "attention": 128},
 }
 
-_NAMES = (
+_NAMES: tuple[str, ...] = (
     "bilstm: τ(attention, gradient)",
     "bilstm: τ(attention, gradient) significant (p < 0.05)",
     "bilstm: τ(attention, leave-one-out)",

@@ -3,7 +3,8 @@
 Paper: Wiegreffe & Pinter 2019, arXiv:1908.04626
 """
 
-from salience.audits.adversarial_twin import WEIGHTS, adversarial_twin
+from salience.audits.adversarial_twin import LOSS, WEIGHTS, adversarial_twin
+from salience.audits.adversary import FAR
 from salience.audits.auditor import POOLED
 from salience.audits.finding import Finding
 from salience.audits.frozen_weights import frozen_weights
@@ -14,7 +15,7 @@ from salience.papers.debate import Check, Experiment, Outcome, Paper, Size, abov
 SHAPE = {"encoder": "bilstm", "hidden": 128, "attention": 128}
 MODEL = "bilstm"
 
-_NAMES = (
+_NAMES: tuple[str, ...] = (
     "uniform: accuracy, own attention",
     "uniform: accuracy, uniform attention",
     "frozen: accuracy with weights, uniform",
@@ -55,7 +56,9 @@ def protocol(experiment: Experiment) -> Outcome:
     return Outcome(
         [q for name, finding in findings.items() for q in quantities(name, finding.measures, alike=False)],
         {
-            "an adversarial model keeps accuracy within 2 points, with JSD > 0.4": _kept(adversarial, size.weights),
+            f"an adversarial model keeps accuracy within 2 points, with JSD > {FAR:g}": _kept(
+                adversarial, size.weights
+            ),
             "the adversary's weights fail the frozen-weights diagnostic": [above(adversarial.measures[0])],
         },
     )
@@ -66,9 +69,9 @@ def _kept(finding: Finding, weights: tuple[float, ...]) -> list[Check]:
     base = finding.measure("accuracy, the model's twin")
     accurate = {weight: finding.measure(f"accuracy, λ = {weight:g}") for weight in weights}
     distant = {weight: finding.measure(f"distance of attention (JSD), λ = {weight:g}") for weight in weights}
-    alike = [w for w in weights if accurate[w].estimate.mean >= base.estimate.mean - 0.02]
+    alike = [w for w in weights if accurate[w].estimate.mean >= base.estimate.mean - LOSS]
     best = max(alike or weights, key=lambda w: (distant if alike else accurate)[w].estimate.mean)
-    return [keeps_accuracy(f"λ = {best:g}", accurate[best], base), above(distant[best], 0.4)]
+    return [keeps_accuracy(f"λ = {best:g}", accurate[best], base), above(distant[best], FAR)]
 
 
 PAPER = Paper(

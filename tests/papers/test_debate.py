@@ -21,6 +21,7 @@ from shapes import build
 
 NAMES = list(DEBATE)
 PAPERS: dict[str, Paper] = {name: import_module(f"salience.papers.{name}").PAPER for name in NAMES}
+TEST = texts(8, 2, words=4)
 KNOWN_AS = {"pruthi_2020": "gender"}
 """The name that the tiny data set is given, so that published numbers stand beside ours."""
 
@@ -217,13 +218,24 @@ def test_a_bound_decides_only_outside_the_interval():
     assert debate.above(Measure.of("none", [nan] * 20)).holds is None
 
 
+def test_numbers_are_compared_text_by_text():
+    rng = np.random.default_rng(0)
+    a = rng.normal(0, 1, 100)
+    one, other = Measure.of("", a), Measure.of("", a - 0.1)
+    check = debate.exceeds("one", one, "other", other)
+    assert check.holds is True, "the difference is the same for every text"
+    assert check.figures.startswith(f"one {a.mean():.3f}, other {a.mean() - 0.1:.3f}, difference 0.100")
+    assert debate.exceeds("other", other, "one", one).holds is False
+    assert debate.exceeds("one", Measure.of("", [0.5] * 9), "twice", Measure.of("", [0.2] * 9), times=2).holds is True
+
+
 def test_accuracy_is_kept_within_two_points():
     base = Measure.of("", [1.0] * 900 + [0.0] * 100)
     assert debate.keeps_accuracy("same", base, base).holds is True
     worse = Measure.of("", [1.0] * 700 + [0.0] * 300)
     check = debate.keeps_accuracy("worse", worse, base)
     assert check.holds is False
-    assert "accuracy 70.0%, base 90.0%" in check.figures
+    assert check.figures.startswith("accuracy of worse 70.0%, of the base 90.0%, difference -0.200 [")
 
 
 def test_what_a_result_calls_comparable():
@@ -240,10 +252,13 @@ def test_what_a_result_calls_comparable():
 
 def test_numbers_are_comparable_at_full_size_only(tmp_path: Path):
     """The full size with word vectors, where the paper has them; a quick or limited run shows directions only."""
-    data = {"gender": Data(texts(16, 1, words=4), texts(8, 2, words=4))}
+    data = {"gender": Data(texts(16, 1, words=4), TEST)}
     paper = PAPERS["pruthi_2020"]
     paper = replace(paper, sizes={**paper.sizes, "full": replace(paper.sizes["full"], recipe=debate.POOLED)})
     full = debate.run(replace(paper, embedding=4), data, tmp_path / "full", size="full")
     assert {row.mark for row in full.rows if row.published is not None} == {"comparable"}
+    three = {"gender": Data([*data["gender"].train, replace(data["gender"].train[0], id="x", label="other")], TEST)}
+    others = debate.run(replace(paper, embedding=4), three, tmp_path / "three", size="full")
+    assert {row.mark for row in others.rows if row.published is not None} == {"direction only"}
     with pytest.raises(BadInput, match="holds results with another size"):
         debate.run(replace(paper, embedding=4), data, tmp_path / "full", size="quick")

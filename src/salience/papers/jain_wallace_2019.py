@@ -15,7 +15,8 @@ from salience.papers.debate import (
     Size,
     above,
     accuracy,
-    difference,
+    exceeds,
+    numbers,
     quantities,
 )
 
@@ -24,7 +25,7 @@ SHAPES = {
     "average": {"encoder": "average", "hidden": 256, "attention": 128},
 }
 
-_NAMES: tuple[str, ...] = (
+_NAMES = (
     "bilstm: τ(attention, gradient)",
     "bilstm: τ(attention, gradient) significant (p < 0.05)",
     "bilstm: τ(attention, leave-one-out)",
@@ -35,8 +36,8 @@ _NAMES: tuple[str, ...] = (
 )
 
 PUBLISHED = {
-    data: dict(zip(_NAMES, numbers, strict=True))
-    for data, numbers in {
+    data: numbers(_NAMES, values)
+    for data, values in {
         "sst": (0.35, 0.49, 0.29, 0.66, 0.61, 0.808, 0.807),
         "imdb": (0.44, 1.0, 0.34, 0.52, 0.67, 0.898, 0.883),
         "ag_news": (0.39, 0.86, 0.37, 0.61, 0.77, 0.958, 0.954),
@@ -63,15 +64,15 @@ def protocol(experiment: Experiment) -> Outcome:
     }
     bilstm, average = measured["bilstm"], measured["average"]
     agrees, far = "τ(attention, gradient)", "texts with a far adversary"
-    loo = [bilstm[f"τ({side}, leave-one-out)"] for side in ("gradient", "attention")]
+    gradient, attention = (bilstm[f"τ({side}, leave-one-out)"] for side in ("gradient", "attention"))
     return Outcome(
         [q for name, measures in measured.items() for q in quantities(name, measures.values())],
         {
             "τ(attention, gradient) is lower for the BiLSTM than for the average": [
-                above(difference("average − bilstm", average[agrees], bilstm[agrees]))
+                exceeds("average", average[agrees], "bilstm", bilstm[agrees])
             ],
             "bilstm: τ(gradient, leave-one-out) is above τ(attention, leave-one-out)": [
-                above(difference("gradient − attention", *loo))
+                exceeds("gradient", gradient, "attention", attention)
             ],
             f"bilstm: most texts have attention with JSD > {FAR:g} at TVD ≤ 0.05": [above(bilstm[far], 0.5)],
         },

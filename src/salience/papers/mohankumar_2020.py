@@ -12,7 +12,7 @@ from salience.papers.debate import (
     Paper,
     Size,
     above,
-    difference,
+    exceeds,
     keeps_accuracy,
     quantities,
 )
@@ -29,13 +29,14 @@ def protocol(experiment: Experiment) -> Outcome:
         "lstm", study, diverse_states, weight=WEIGHT, hidden=HIDDEN, search=experiment.size.search
     )
     plain, diverse = "lstm", f"diverse-{WEIGHT:g}"
-    conicity = [finding.measure(f"conicity, {name}") for name in (plain, diverse)]
+    own, kept_apart = (finding.measure(f"conicity, {name}") for name in (plain, diverse))
     accuracy = [finding.measure(f"accuracy, {name}") for name in (diverse, plain)]
-    halved = above(difference("conicity, lstm − 2 · diverse", *conicity, times=2))
     return Outcome(
         quantities("lstm", finding.measures),
         {
-            "diversity training at least halves conicity": [halved],
+            "diversity training at least halves conicity": [
+                exceeds("plain", own, "twice diverse", kept_apart, times=2)
+            ],
             "diversity training keeps accuracy within 2 points": [keeps_accuracy("diverse", *accuracy)],
             "diversity training makes shuffled attention change the output more": [above(finding.measures[0])],
         },

@@ -9,7 +9,7 @@ from dataclasses import replace
 from salience.audits.auditor import POOLED, TUNED
 from salience.audits.finding import Finding
 from salience.audits.manipulation import HIDDEN, WEIGHTS, manipulation
-from salience.papers.debate import Check, Experiment, Outcome, Paper, Size, above, below, difference, quantities
+from salience.papers.debate import Check, Experiment, Outcome, Paper, Size, below, exceeds, quantities
 
 SHAPES = {
     "embedding": {"encoder": "embedding", "scoring": "dot"},
@@ -58,7 +58,7 @@ def protocol(experiment: Experiment) -> Outcome:
         study = experiment.transformer(replace(TRANSFORMER, epochs=min(4, experiment.size.recipe.epochs)))
         findings["transformer"] = experiment.finding("transformer", study, manipulation, weights=WEIGHTS, separate=True)
     return Outcome(
-        [q for name, finding in findings.items() for q in quantities(name, finding.measures[1:])],
+        [q for name, finding in findings.items() for q in quantities(name, finding.measures[1:], alike=name in SHAPES)],
         {
             f"{name}: attention on impermissible tokens is below {HIDDEN:.0%}, with accuracy above removed, "
             f"λ = {weight:g}": _hidden(finding, weight)
@@ -72,7 +72,7 @@ def _hidden(finding: Finding, weight: float) -> list[Check]:
     own, removed = (finding.measure(f"accuracy, {what}") for what in (f"λ = {weight:g}", "tokens removed"))
     return [
         below(finding.measure(f"attention on impermissible tokens, λ = {weight:g}"), HIDDEN),
-        above(difference("accuracy − removed", own, removed)),
+        exceeds("accuracy", own, "removed", removed),
     ]
 
 
@@ -88,5 +88,8 @@ PAPER = Paper(
     published=PUBLISHED,
     embedding=128,
     recipes={"occupation": {"epochs": 5}},
-    notes=("Trained for a fixed number of epochs; the paper selects the best epoch on validation texts.",),
+    notes=(
+        "Trained for a fixed number of epochs; the paper selects the best epoch on validation texts.",
+        "The paper's transformer is BERT-base.",
+    ),
 )

@@ -17,9 +17,8 @@ from salience.papers.debate import (
     Outcome,
     Paper,
     Size,
-    above,
     accuracy,
-    difference,
+    exceeds,
     quantities,
 )
 
@@ -49,16 +48,9 @@ def protocol(experiment: Experiment) -> Outcome:
 
 
 def _ordered(fractions: dict[str, Measure]) -> list[Check]:
-    """Attention needs more than the gradient and the product, and random more than all others."""
-    attention, gradient, product, random = (fractions[name] for name in RANKINGS)
-    pairs = {
-        "attention − gradient": (attention, gradient),
-        "attention − product": (attention, product),
-        "random − attention": (random, attention),
-    }
-    means = ", ".join(f"{name} {measure.estimate.mean:.2f}" for name, measure in fractions.items())
-    checks = [above(difference(name, *pair)) for name, pair in pairs.items()]
-    return [replace(checks[0], figures=f"{means}; {checks[0].figures}"), *checks[1:]]
+    """Attention needs more weights than the gradient and the product, and random order more than attention."""
+    pairs = (("attention", "gradient"), ("attention", "attention_x_gradient"), ("random", "attention"))
+    return [exceeds(more, fractions[more], fewer, fractions[fewer]) for more, fewer in pairs]
 
 
 PAPER = Paper(

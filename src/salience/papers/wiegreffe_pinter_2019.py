@@ -10,12 +10,12 @@ from salience.audits.finding import Finding
 from salience.audits.frozen_weights import frozen_weights
 from salience.audits.seed_variation import seed_variation
 from salience.audits.uniform_attention import uniform_attention
-from salience.papers.debate import Check, Experiment, Outcome, Paper, Size, above, keeps_accuracy, quantities
+from salience.papers.debate import Check, Experiment, Outcome, Paper, Size, above, keeps_accuracy, numbers, quantities
 
 SHAPE = {"encoder": "bilstm", "hidden": 128, "attention": 128}
 MODEL = "bilstm"
 
-_NAMES: tuple[str, ...] = (
+_NAMES = (
     "uniform: accuracy, own attention",
     "uniform: accuracy, uniform attention",
     "frozen: accuracy with weights, uniform",
@@ -26,19 +26,19 @@ _NAMES: tuple[str, ...] = (
 
 PUBLISHED = {
     "sst": {
-        **dict(zip(_NAMES, (0.831, 0.822, 0.812, 0.817, 0.824, 0.592), strict=True)),
+        **numbers(_NAMES, (0.831, 0.822, 0.812, 0.817, 0.824, 0.592)),
         "adversarial: accuracy, λ = 0.0005": 0.823,
         "adversarial: change of the output (TVD), λ = 0.0005": 0.036,
         "adversarial: distance of attention (JSD), λ = 0.0005": 0.514,
     },
     "imdb": {
-        **dict(zip(_NAMES, (0.902, 0.879, 0.863, 0.888, 0.905, 0.700), strict=True)),
+        **numbers(_NAMES, (0.902, 0.879, 0.863, 0.888, 0.905, 0.700)),
         "adversarial: accuracy, λ = 0.0008": 0.906,
         "adversarial: change of the output (TVD), λ = 0.0008": 0.014,
         "adversarial: distance of attention (JSD), λ = 0.0008": 0.405,
     },
-    "ag_news": dict(zip(_NAMES[:2], (0.964, 0.960), strict=True)),
-    "20news": dict(zip(_NAMES[:2], (0.942, 0.934), strict=True)),
+    "ag_news": numbers(_NAMES[:2], (0.964, 0.960)),
+    "20news": numbers(_NAMES[:2], (0.942, 0.934)),
 }
 """F1 in place of accuracy; λ is the one with the best F1 among those with JSD > 0.4."""
 

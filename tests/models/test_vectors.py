@@ -84,6 +84,10 @@ def test_a_model_and_its_fresh_copies_start_from_the_vectors():
         assert bool(torch.isfinite(one.words.weight).all())
     others = [i for word, i in vocabulary.items() if word not in ROWS]
     assert torch.equal(start.words.weight[others], untouched[others])
+    again = model(embedding=3)
+    again.start_embeddings_from(0.5 * untouched)
+    initialise(again, vectors)
+    assert torch.equal(again.fresh(again.labels, 5).words.weight[others], 0.5 * untouched[others])
     with pytest.raises(BadInput, match="3 wide and the embeddings 8"):
         start.fresh(start.labels, 0, embedding=8)
 

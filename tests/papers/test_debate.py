@@ -17,6 +17,7 @@ from salience.core.stats import Estimate
 from salience.errors import BadInput
 from salience.papers import debate
 from salience.papers.debate import Data, Direction, Paper, Row
+from salience.training.twins import start_of
 from shapes import build
 
 NAMES = list(DEBATE)
@@ -138,6 +139,21 @@ def test_models_start_from_word_vectors(data: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "v.txt").write_text("good 1 2 3\nbad 4 3 2\n")
     assert run([*command[:4], "--out", str(tmp_path / "odd"), *command[6:]]) == 2
     assert "use vectors of an even width" in capsys.readouterr().err
+
+
+def test_random_embeddings_are_as_small_as_word_vectors(data: Path, tmp_path: Path):
+    """Otherwise the gates of an LSTM saturate, and gradients say little of what happens without a word."""
+    seen: dict[str, float] = {}
+
+    def protocol(experiment: debate.Experiment) -> debate.Outcome:
+        model = experiment.study("bilstm", encoder="bilstm").model
+        seen["start"] = float(model.words.weight[1:].detach().std())
+        seen["other seed"] = float(start_of(model, 3, encoder="mlp").words.weight[1:].detach().std())
+        return debate.Outcome([], {})
+
+    sets = {"x": Data(texts(16, 1), TEST)}
+    debate.run(replace(PAPERS["jain_wallace_2019"], protocol=protocol), sets, tmp_path / "a")
+    assert seen == pytest.approx({"start": 0.1, "other seed": 0.1}, rel=0.05)
 
 
 def test_a_transformer_is_manipulated_as_well(data: Path, tmp_path: Path):

@@ -44,7 +44,7 @@ def word_vectors(file: str | Path, *, only: Container[str] | None = None) -> Wor
 def initialise(model: Pooled, vectors: WordVectors) -> float:
     """Set the embeddings of the words that have a vector; returns their share of the model's vocabulary.
 
-    Models created from this one by ``fresh`` start from the same vectors. Words without a vector keep random ones.
+    Models created from this one by ``fresh`` start from the same vectors. Words without a vector start as before.
     """
     if model.config.embedding != vectors.width:
         raise BadInput(
@@ -53,7 +53,8 @@ def initialise(model: Pooled, vectors: WordVectors) -> float:
         )
     vocabulary = model.tokenizer.get_vocab()
     rows = {vocabulary[word]: row for row, word in enumerate(vectors.words) if word in vocabulary}
-    initial = torch.full(model.words.weight.shape, torch.nan)
+    before = model.initial_embeddings
+    initial = torch.full(model.words.weight.shape, torch.nan) if before is None else before.clone()
     initial[list(rows)] = torch.from_numpy(vectors.matrix[list(rows.values())]).float()
     model.start_embeddings_from(initial)
     return len(rows) / len(vocabulary)

@@ -170,6 +170,9 @@ class Paper:
     """Published numbers by data set and name of the quantity."""
     embedding: int = 300
     """Width of the embeddings, unless word vectors are given."""
+    scale: float = 0.1
+    """Standard deviation of random embeddings, near that of pretrained word vectors. With torch's 1, the gates of an
+    LSTM saturate, and its gradients hardly agree with leave-one-out."""
     pretrained: bool = False
     """Whether the paper's models start from pretrained word vectors."""
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -208,6 +211,7 @@ class Experiment:
     folder: Path
     size: Size
     embedding: int
+    scale: float
     vectors: WordVectors | None
     encoder: str | None
     """A transformer that a protocol may train as well."""
@@ -219,6 +223,7 @@ class Experiment:
         changes: dict[str, Any] = {"embedding": self.embedding, **shape}
         config = PooledConfig(tuple(self.labels), self.tokenizer.get_vocab_size(), **changes)
         model = Pooled.new(config, self.tokenizer, name=name)
+        model.start_embeddings_from(self.scale * model.words.weight.detach())
         if self.vectors is not None:
             initialise(model, self.vectors)
         model.module.to(self.device or "cpu")
@@ -380,7 +385,9 @@ def _experiment(
     same = None if read is None else _digest(read.words, read.matrix.tobytes())
     claim(folder / "vectors.json", {"file of word vectors": same}, what="results")
     embedding = paper.embedding if read is None else read.width
-    return Experiment(train, test, names, tokenizer, folder, size, embedding, read, encoder, device, callbacks)
+    return Experiment(
+        train, test, names, tokenizer, folder, size, embedding, paper.scale, read, encoder, device, callbacks
+    )
 
 
 def _tokenizer(file: Path, train: Sequence[Example]) -> Tokenizer:

@@ -87,6 +87,7 @@ PAPER = Paper(
     protocol=protocol,
     published=PUBLISHED,
     embedding=128,
+    scale=1.0,
     recipes={"occupation": {"epochs": 5}},
     notes=(
         "Trained for a fixed number of epochs; the paper selects the best epoch on validation texts.",

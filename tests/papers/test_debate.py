@@ -141,8 +141,8 @@ def test_models_start_from_word_vectors(data: Path, tmp_path: Path, capsys: pyte
     assert "use vectors of an even width" in capsys.readouterr().err
 
 
-def test_random_embeddings_are_as_small_as_word_vectors(data: Path, tmp_path: Path):
-    """Otherwise the gates of an LSTM saturate, and gradients say little of what happens without a word."""
+def test_the_scale_of_random_embeddings(data: Path, tmp_path: Path):
+    """The scale decides a direction of Jain & Wallace, so it must not change unnoticed, for any seed."""
     seen: dict[str, float] = {}
 
     def protocol(experiment: debate.Experiment) -> debate.Outcome:

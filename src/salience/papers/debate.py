@@ -171,8 +171,7 @@ class Paper:
     embedding: int = 300
     """Width of the embeddings, unless word vectors are given."""
     scale: float = 0.1
-    """Standard deviation of random embeddings, near that of pretrained word vectors. With torch's 1, the gates of an
-    LSTM saturate, and its gradients hardly agree with leave-one-out."""
+    """Standard deviation of random embeddings. It was chosen after seeing results: see docs/papers.md."""
     pretrained: bool = False
     """Whether the paper's models start from pretrained word vectors."""
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])

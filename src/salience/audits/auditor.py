@@ -130,14 +130,14 @@ def audit(
             trained = replace(trained, twins=_twins(trained, folder, train, training or {}, callbacks))
             _announce(trained, chosen, own, callbacks)
         findings = [
-            _finding(trained if one in RETRAINED else study, one, own[one.__name__], folder, callbacks)
+            run_test(trained if one in RETRAINED else study, one, own[one.__name__], folder, callbacks)
             for one in chosen
         ]
     return Audit(known.name, len(examples), layer, head, tuple(findings), left_out)
 
 
-def _finding(study: Study, test: Test, settings: Mapping[str, Any], folder: Path, callbacks: Callbacks) -> Finding:
-    """A finding from the folder, or a new one, which is written as soon as it is known."""
+def run_test(study: Study, test: Test, settings: Mapping[str, Any], folder: Path, callbacks: Callbacks) -> Finding:
+    """Run a test, unless the folder holds its finding already; a new finding is written at once."""
     file = folder / f"{test.__name__}.json"
     finding = saved(file, settings)
     if finding is None:

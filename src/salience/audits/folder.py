@@ -12,7 +12,7 @@ from salience.core.stats import Estimate
 from salience.errors import BadInput
 
 
-def claim(file: Path, facts: Mapping[str, Any]) -> None:
+def claim(file: Path, facts: Mapping[str, Any], what: str = "a different audit") -> None:
     """Write down what an audit is about; refuse a folder that holds the audit of something else."""
     if not file.exists():
         _write(file, facts)
@@ -22,7 +22,7 @@ def claim(file: Path, facts: Mapping[str, Any]) -> None:
     except ValueError as error:
         raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
     if other := [name for name, value in facts.items() if before.get(name) != value]:
-        raise BadInput(f"{file.parent} holds a different audit (changed: {', '.join(other)}); choose another folder")
+        raise BadInput(f"{file.parent} holds {what} (changed: {', '.join(other)}); choose another folder")
 
 
 def saved(file: Path, settings: Mapping[str, Any]) -> Finding | None:

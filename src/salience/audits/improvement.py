@@ -20,14 +20,9 @@ from salience.audits.permutation import permuted
 from salience.audits.study import Study
 from salience.audits.weights import Attended
 from salience.core.passes import forward
+from salience.core.settings import Count
 from salience.training.objectives import TASK, Objective, Term, every
 from salience.training.states import conicity, conicity_of, masked_words, tying
-
-LSTM: Mapping[str, Any] = {"encoder": "lstm", "hidden": 128}
-"""The encoder of Mohankumar et al. reads in one direction."""
-
-TIED: Mapping[str, Any] = {"encoder": "bilstm", "embedding": 128, "hidden": 64}
-"""A shape in which states are as wide as embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +34,20 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def diverse_states(study: Study, *, weight: float = 0.5, search: Search = Search()) -> Finding:  # noqa: B008
-    """Does training with diverse states make attention an explanation?"""
+def diverse_states(
+    study: Study,
+    *,
+    weight: float = 0.5,
+    hidden: Count = 128,
+    search: Search = Search(),  # noqa: B008
+) -> Finding:
+    """Does training with diverse states make attention an explanation?
+
+    ``hidden`` are the units of the LSTM, which reads in one direction.
+    """
     return _improved(
         study,
-        _diverse(weight),
+        _diverse(weight, hidden),
         search,
         test="diverse_states",
         question="Does training with diverse states make attention an explanation?",
@@ -51,11 +55,20 @@ def diverse_states(study: Study, *, weight: float = 0.5, search: Search = Search
     )
 
 
-def word_tying(study: Study, *, weight: float = 1.0, search: Search = Search()) -> Finding:  # noqa: B008
-    """Does training with states that keep their word make attention an explanation?"""
+def word_tying(
+    study: Study,
+    *,
+    weight: float = 1.0,
+    hidden: Count = 64,
+    search: Search = Search(),  # noqa: B008
+) -> Finding:
+    """Does training with states that keep their word make attention an explanation?
+
+    ``hidden`` are the units of each direction of the BiLSTM; embeddings are twice as wide, like the states.
+    """
     return _improved(
         study,
-        _tied(weight),
+        _tied(weight, hidden),
         search,
         test="word_tying",
         question="Does training with states that keep their word make attention an explanation?",
@@ -63,24 +76,26 @@ def word_tying(study: Study, *, weight: float = 1.0, search: Search = Search()) 
     )
 
 
-def _diverse(weight: float) -> tuple[Variant, ...]:
+def _diverse(weight: float, hidden: int) -> tuple[Variant, ...]:
+    shape = {"encoder": "lstm", "hidden": hidden}
     penalty = Term(conicity, weight, over=every, attention=False, hidden=True)
     return (
-        Variant("lstm", changes=LSTM),
-        Variant(f"diverse-{weight:g}", (penalty,), LSTM),
-        Variant("orthogonal", changes={**LSTM, "encoder": "orthogonal_lstm"}),
+        Variant("lstm", changes=shape),
+        Variant(f"diverse-{weight:g}", (penalty,), shape),
+        Variant("orthogonal", changes={**shape, "encoder": "orthogonal_lstm"}),
     )
 
 
-def _tied(weight: float) -> tuple[Variant, ...]:
+def _tied(weight: float, hidden: int) -> tuple[Variant, ...]:
+    shape = {"encoder": "bilstm", "embedding": 2 * hidden, "hidden": hidden}
     losses = {"tied": tying, "masked": masked_words}
     return (
-        Variant("wide", changes=TIED),
+        Variant("wide", changes=shape),
         *(
-            Variant(f"{name}-{weight:g}", (Term(loss, weight, over=every, attention=False, hidden=True),), TIED)
+            Variant(f"{name}-{weight:g}", (Term(loss, weight, over=every, attention=False, hidden=True),), shape)
             for name, loss in losses.items()
         ),
-        Variant("joined", changes={**TIED, "joined": True}),
+        Variant("joined", changes={**shape, "joined": True}),
     )
 
 
@@ -144,11 +159,21 @@ def _improved(
     )
 
 
-def diverse_states_twins(*, weight: float = 0.5, search: Search = Search()) -> Sequence[str]:  # noqa: B008
+def diverse_states_twins(
+    *,
+    weight: float = 0.5,
+    hidden: int = 128,
+    search: Search = Search(),  # noqa: B008
+) -> Sequence[str]:
     """The names of the twins that the test trains."""
-    return [variant.name for variant in _diverse(weight)]
+    return [variant.name for variant in _diverse(weight, hidden)]
 
 
-def word_tying_twins(*, weight: float = 1.0, search: Search = Search()) -> Sequence[str]:  # noqa: B008
+def word_tying_twins(
+    *,
+    weight: float = 1.0,
+    hidden: int = 64,
+    search: Search = Search(),  # noqa: B008
+) -> Sequence[str]:
     """The names of the twins that the test trains."""
-    return [variant.name for variant in _tied(weight)]
+    return [variant.name for variant in _tied(weight, hidden)]

@@ -1,7 +1,7 @@
 """Writes explanations to the terminal, as JSON Lines, as a page or as an image."""
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import wrap
@@ -137,6 +137,16 @@ def written(path: Path) -> Generator[IO[bytes]]:
 
     with complete(path) as file:
         yield file
+
+
+def write_into(folder: Path, files: Mapping[str, str]) -> None:
+    """Write text files by name into a folder; each appears once it is complete."""
+    from salience.core.files import complete
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        with complete(folder / name) as file:
+            file.write(text.encode())
 
 
 def check_place(path: Path) -> None:

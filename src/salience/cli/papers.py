@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from salience.cli import debate
 from salience.cli.checks import check_model
 from salience.cli.evaluate import table
 from salience.cli.options import (
@@ -28,7 +29,7 @@ from salience.cli.options import (
     pairs,
     source_of,
 )
-from salience.cli.output import print_points
+from salience.cli.output import print_points, write_into
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
@@ -51,10 +52,15 @@ OUT = click.option("--out", required=True, metavar="FOLDER", type=click.Path(pat
         "salience paper sallm --model my-encoder --train sst5.jsonl --validation dev.jsonl --test test.jsonl --out out",
         "salience paper layer_saliency --data sst2=test.jsonl --out out",
         "salience paper elephant --data sst2=test.jsonl --out out",
+        "salience paper jain_wallace_2019 --data sst2=folder --out out",
     ),
 )
 def paper() -> None:
     """Run the protocol of a paper on your own model and data."""
+
+
+for _one in debate.commands(SIZE, OUT):
+    paper.add_command(_one)
 
 
 @paper.command(
@@ -121,7 +127,7 @@ def sallm(loading: LoadingOptions, **options: Any) -> None:
             **loading.options,
         )
     tables = "\n\n".join(markdown(one) for one in (comparison_table(result), looked(result)))
-    _write(options["out"], {"tables.md": f"{tables}\n", "report.html": reports.sallm(result)})
+    write_into(options["out"], {"tables.md": f"{tables}\n", "report.html": reports.sallm(result)})
     click.echo(tables)
     click.echo(f"λ = {result.chosen['weight']:g} and share = {result.chosen['share']:g} were best on validation data")
     _report_path(options)
@@ -194,7 +200,7 @@ def layer_saliency(model: ModelOptions, **options: Any) -> None:
             _facts(each.comparison) | {"chosen": each.chosen, "coherence": list(map(asdict, each.coherence))}
             for each in comparisons
         ]
-        _write(
+        write_into(
             options["out"],
             {"result.json": to_json(facts, indent=1), "report.html": reports.layer_saliency(comparisons)},
         )
@@ -218,7 +224,7 @@ def elephant(model: ModelOptions, **options: Any) -> None:
     for one in _measured(model, options, SIZES, run):
         comparisons.append(one)
         facts = to_json([_facts(each) for each in comparisons], indent=1)
-        _write(options["out"], {"result.json": facts, "report.html": reports.elephant(comparisons)})
+        write_into(options["out"], {"result.json": facts, "report.html": reports.elephant(comparisons)})
         _print(one)
         print_points(answer(one.evaluation))
     _report_path(options)
@@ -275,15 +281,6 @@ def _facts(one: Any) -> dict[str, Any]:
     for cell in facts["cells"]:
         del cell["values"]
     return {"data": one.data, "seconds": dict(one.seconds), "left_out": dict(one.left_out), **facts}
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    from salience.core.files import complete
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        with complete(folder / name) as file:
-            file.write(text.encode())
 
 
 def _report_path(options: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ def load(
     Only safetensors weights are read, and code from a checkpoint is not run, unless explicitly allowed.
     """
     check(name, task=task, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    _check_device(device)
+    check_device(device)
     folder = folder_of(name)
     if is_pooled(folder):
         from salience.models.pooled import Pooled
@@ -66,7 +66,7 @@ def load_to_train(
     by ``seed``. All weights of a pooled model, which is not pretrained, are initialised again.
     """
     check(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    _check_device(device)
+    check_device(device)
     folder = folder_of(name)
     if is_pooled(folder):
         from salience.models.pooled import Pooled
@@ -97,7 +97,8 @@ def _classifies(folder: Path, labels: Sequence[str] | int) -> bool:
     return "ForSequenceClassification" in heads and fits
 
 
-def _check_device(device: str | None) -> None:
+def check_device(device: str | None) -> None:
+    """Raise if torch cannot use the device."""
     import torch
 
     try:

@@ -175,6 +175,8 @@ class Pooled:
     executor: Executor = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]
     """Created for the module if not given."""
     embedding_edit: EmbeddingEdit | None = None
+    initial_embeddings: Float[Tensor, "v d"] | None = field(default=None, repr=False)
+    """Word vectors that models created by ``fresh`` start from; rows of NaN are initialised at random."""
 
     causal = False
     layers = 1
@@ -314,8 +316,22 @@ class Pooled:
         """
         config = replace(self.config, labels=tuple(labels), **changes)
         model = Pooled.new(config, self.tokenizer, name=self.name, seed=seed)
+        if self.initial_embeddings is not None:
+            model.start_embeddings_from(self.initial_embeddings)
         model.module.to(self.words.weight)
         return model
+
+    def start_embeddings_from(self, initial: Float[Tensor, "v d"]) -> None:
+        """Set the embeddings to word vectors, except for rows of NaN; those of models created by ``fresh`` as well."""
+        weight = self.module.words.weight
+        if weight.shape != initial.shape:
+            raise BadInput(
+                f"the word vectors are {initial.shape[1]} wide and the embeddings {weight.shape[1]}; use vectors of "
+                f"width {weight.shape[1]}, or none"
+            )
+        with torch.no_grad():
+            weight.copy_(torch.where(initial.isnan(), weight.cpu(), initial))
+        self.initial_embeddings = initial
 
     @classmethod
     def load(

@@ -1,0 +1,208 @@
+"""``salience paper``: the papers of the attention debate."""
+
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from salience.cli.checks import check_model
+from salience.cli.options import COUNT, DELIMITER, DEVICE, EPOCHS, example_lines, source_of
+from salience.cli.output import write_into
+from salience.core.characters import visible
+from salience.errors import BadInput
+
+if TYPE_CHECKING:
+    from salience.audits import Callbacks
+    from salience.data import Source
+    from salience.training.loop import TrainingProgress
+
+DEBATE = {
+    "jain_wallace_2019": """Attention is not Explanation.
+
+    Attention is compared with gradients and leave-one-out, shuffled, and replaced by adversarial weights, in a BiLSTM
+    and a model without recurrence.
+    """,
+    "serrano_smith_2019": """Is Attention Interpretable?
+
+    Attention weights are set to zero, one or many, until the decision flips.
+    """,
+    "wiegreffe_pinter_2019": """Attention is not not Explanation.
+
+    Twins are trained with uniform attention, other seeds, frozen weights, and against the model.
+    """,
+    "pruthi_2020": """Learning to Deceive with Attention.
+
+    Models are trained to hide which words they use. --impermissible-column marks these words.
+    """,
+    "mohankumar_2020": """Transparent and Explainable Attention Models.
+
+    An LSTM is trained with diverse or orthogonal states, and its attention is tested again.
+    """,
+    "tutek_snajder_2020": """Staying True to Your Word.
+
+    A BiLSTM is trained to keep the identity of its words, and its attention is tested again.
+    """,
+}
+"""The papers, with the help of their commands."""
+
+IMPERMISSIBLE = click.option(
+    "--impermissible-column",
+    required=True,
+    metavar="NAME",
+    help="Column of the words that attention should hide: a list of indices or [start, end] spans of words, or a "
+    "number of words from the start.",
+)
+ENCODER = click.option("--model", metavar="ENCODER", help="Pretrained transformer to manipulate as well.")
+
+
+def commands(size: Callable[..., Any], out: Callable[..., Any]) -> list[click.Command]:
+    """The commands of all papers of the debate; ``size`` and ``out`` are options that all papers share."""
+    return [_command(name, size, out) for name in DEBATE]
+
+
+def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
+    deceives = name == "pruthi_2020"
+
+    def run(**options: Any) -> None:
+        _run(name, options)
+
+    for option in (
+        click.option("--quiet", is_flag=True, help="Do not show progress."),
+        DEVICE,
+        DELIMITER,
+        click.option("--epochs", type=EPOCHS, help="Epochs of each training.  [default: set by --size]"),
+        click.option(
+            "--limit", type=COUNT, metavar="N", help="Train on at most N texts of each data set, and test on N."
+        ),
+        click.option(
+            "--vectors",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Word vectors to start from: lines of `word v1 v2 ...`, or a .npy matrix with its words in a .txt "
+            "file of the same name.",
+        ),
+        size,
+        out,
+        *((ENCODER, IMPERMISSIBLE) if deceives else ()),
+        click.option("--labels", metavar="A,B", help="Keep only the texts of these labels."),
+        click.option(
+            "--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels."
+        ),
+        click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts."),
+        click.option(
+            "--data",
+            "sets",
+            required=True,
+            metavar="NAME=DATA",
+            multiple=True,
+            help="Data set with its name; may be repeated. DATA is a folder with one file train.* and one test.*, or "
+            "two files: TRAIN,TEST.",
+        ),
+    ):
+        run = option(run)
+    marked = " --impermissible-column impermissible" if deceives else ""
+    data = "gender=pronouns" if deceives else "sst2=sst2"
+    examples = example_lines(
+        f"salience paper {name} --data {data}{marked} --out out",
+        f"salience paper {name} --data {data}{marked} --size full --out full     (hours; can be resumed)",
+    )
+    return click.command(name, help=DEBATE[name], epilog=examples)(run)
+
+
+def _run(name: str, options: dict[str, Any]) -> None:
+    """Check what can be checked before the imports that take seconds, then run the protocol of the paper."""
+    columns = options | {"rationale_column": options.get("impermissible_column"), "spans": "words"}
+    sources = {data: (source_of(train, columns), source_of(test, columns)) for data, train, test in _sets(options)}
+    encoder = options.get("model")
+    if encoder is not None:
+        check_model(encoder)
+    if (vectors := options["vectors"]) is not None and not vectors.is_file():
+        raise BadInput(f"there is no file {vectors}; --vectors names a file of word vectors")
+    from rich.console import Console
+
+    from salience.models.loading import check_device
+    from salience.papers.debate import run
+    from salience.papers.debate_report import page, terminal, to_json
+
+    check_device(options["device"])
+    with _callbacks(options["quiet"]) as callbacks:
+        result = run(
+            import_module(f"salience.papers.{name}").PAPER,
+            {data: _read(*parts, options["labels"]) for data, parts in sources.items()},
+            options["out"],
+            callbacks=callbacks,
+            encoder=encoder,
+            **{key: options[key] for key in ("size", "limit", "epochs", "vectors", "device")},
+        )
+    write_into(options["out"], {"result.json": to_json(result), "report.html": page(result)})
+    Console(highlight=False, emoji=False, markup=False).print(terminal(result))
+    if not options["quiet"]:
+        click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)
+
+
+@contextmanager
+def _callbacks(quiet: bool) -> "Generator[Callbacks]":
+    """Report each test, and the training of each model."""
+    from salience.audits import Callbacks
+    from salience.views.progress import named
+
+    with named(quiet=quiet) as report:
+
+        def step(name: str, progress: "TrainingProgress") -> None:
+            if (shown := report(f"training {name}")) is not None:
+                shown(progress.step, progress.of)
+
+        yield Callbacks(report, step=step)
+
+
+# ------------------------------------------------------------------------------------------------------ data sets
+
+
+def _sets(options: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The name, training file and test file of each data set."""
+    sets = [_set(one) for one in options["sets"]]
+    names = [name for name, *_ in sets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"two data sets are named {twice[0]}; give each its own name")
+    return sets
+
+
+def _set(text: str) -> tuple[str, str, str]:
+    name, equals, data = text.partition("=")
+    if not (equals and data and re.fullmatch(r"\w[\w.-]*", name)):
+        raise BadInput(
+            f"{text!r} is not of the form NAME=DATA, with a name of letters, digits, dots and hyphens; use, for "
+            "example, sst2=folder"
+        )
+    if Path(data).is_dir():
+        return name, _split(Path(data), "train"), _split(Path(data), "test")
+    train, comma, test = data.partition(",")
+    if not (train and comma and test) or "," in test:
+        raise BadInput(
+            f"{data!r} is neither a folder that holds train.* and test.* nor two files; use, for example, "
+            f"{name}=train.jsonl,test.jsonl"
+        )
+    return name, train, test
+
+
+def _split(folder: Path, split: str) -> str:
+    from salience.data.formats import format_of
+
+    files = [file for file in sorted(folder.glob(f"{split}.*")) if format_of(file.name) is not None]
+    if len(files) != 1:
+        listed = ", ".join(file.name for file in files) or "none"
+        raise BadInput(f"{folder} must hold one data file {split}.*, such as {split}.jsonl; it holds {listed}")
+    return str(files[0])
+
+
+def _read(train: "Source", test: "Source", labels: str | None) -> Any:
+    """The labelled texts of a data set; with ``labels``, only those of these labels."""
+    from salience.data.examples import examples
+    from salience.papers.debate import Data
+
+    data = Data(examples(train), examples(test))
+    return data if labels is None else data.of_labels([label.strip() for label in labels.split(",")])

@@ -135,7 +135,7 @@ def test_models_start_from_word_vectors(data: Path, tmp_path: Path, capsys: pyte
     assert (config["embedding"], config["hidden"]) == (4, 2)
     (tmp_path / "v.txt").write_text("good 1 2 3 4\nbad 4 3 2 2\n")
     assert run(command) == 2
-    assert "another file of word vectors" in capsys.readouterr().err
+    assert "(changed: file of word vectors)" in capsys.readouterr().err
     (tmp_path / "v.txt").write_text("good 1 2 3\nbad 4 3 2\n")
     assert run([*command[:4], "--out", str(tmp_path / "odd"), *command[6:]]) == 2
     assert "use vectors of an even width" in capsys.readouterr().err

@@ -97,8 +97,8 @@ def choose(value: object, options: Iterable[str], what: str, of: str = "") -> st
 def unknown(value: object, known: Iterable[str], what: str, of: str = "") -> str:
     """The message for an unknown name: the name, the closest known one, and all known ones.
 
-    >>> unknown("l3", ["l1", "l2"], "reduction", "gradient")
-    "unknown reduction 'l3' of gradient. Did you mean 'l1'? Known: l1, l2."
+    >>> unknown("l_2", ["l1", "l2"], "reduction", "gradient")
+    "unknown reduction 'l_2' of gradient. Did you mean 'l2'? Known: l1, l2."
     """
     names = list(known)
     near = _named_elsewhere(str(value), names) or get_close_matches(str(value), names, n=1, cutoff=0.5)

@@ -77,7 +77,7 @@ def test_texts_are_sorted(run: Run):
     apart = [t.disagreement for t in run.texts(sort="disagreement")]
     assert apart == sorted(apart, reverse=True)
     assert all(0 <= x <= 2 for x in apart)
-    with pytest.raises(BadInput, match="disagreement is between methods"):
+    with pytest.raises(BadInput, match="disagreement compares methods"):
         run.texts("attention", sort="disagreement")
 
 

@@ -218,6 +218,22 @@ def test_a_lost_node_loses_no_rows(cluster, data, tmp_path):
     assert sorted(numbers(run)) == [n for n in range(ROWS) if n != 37]
 
 
+def test_shards_are_sent_again_when_the_cluster_drops_an_actor(cluster, data, monkeypatch):
+    plan, sent, rows = make_plan(data), [], engine._rows
+
+    def dropping(ray, job, shards, size, marks):
+        sent.append(len(shards))
+        for number, row in enumerate(rows(ray, job, shards, size, marks)):
+            if number == 2 and len(sent) == 1:
+                raise ray.exceptions.ActorDiedError
+            yield row
+
+    monkeypatch.setattr(engine, "_rows", dropping)
+    parts = [e.shard for e in engine.cluster(plan.job, plan.shards[:5], 1, cluster.address) if isinstance(e, Part)]
+    assert sorted(s.number for s in parts) == [s.number for s in plan.shards[:5]]
+    assert sent == [5, 3]
+
+
 def test_a_cluster_started_by_a_run_is_shut_down(data):
     plan, before = make_plan(data), processes()
     events = engine.cluster(plan.job, plan.shards, 1, None)

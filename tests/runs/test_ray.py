@@ -198,42 +198,6 @@ def test_a_shard_that_kills_its_workers_is_given_up(cluster, data):
         list(engine.cluster(plan.job, plan.shards[1:2], 1, cluster.address))
 
 
-def test_a_lost_node_loses_no_rows(cluster, data, tmp_path):
-    killed = []
-
-    def report(progress: runner.RunProgress) -> None:
-        if progress.texts >= ROWS // 4 and not killed:
-            assert len(actors()) == 2
-            assert progress.texts < ROWS // 2
-            killed.append(node := next(iter(cluster.worker_nodes)))
-            cluster.remove_node(node, allow_graceful=False)
-
-    options = {"method": slowly(0.1), "rows_per_part": PER_PART}
-    expected = salience.explain_data("sentiment_bilstm", data, tmp_path / "local", **options)
-    options |= {"engine": "ray", "address": cluster.address, "workers": 2, "report": report}
-    run = salience.explain_data("sentiment_bilstm", data, tmp_path / "ray", **options)
-    cluster.add_node(num_cpus=1, object_store_memory=2**27)
-    assert killed
-    assert parts(run) == parts(expected)
-    assert sorted(numbers(run)) == [n for n in range(ROWS) if n != 37]
-
-
-def test_shards_are_sent_again_when_the_cluster_drops_an_actor(cluster, data, monkeypatch):
-    plan, sent, rows = make_plan(data), [], engine._rows
-
-    def dropping(ray, job, shards, size, marks):
-        sent.append(len(shards))
-        for number, row in enumerate(rows(ray, job, shards, size, marks)):
-            if number == 2 and len(sent) == 1:
-                raise ray.exceptions.ActorDiedError
-            yield row
-
-    monkeypatch.setattr(engine, "_rows", dropping)
-    parts = [e.shard for e in engine.cluster(plan.job, plan.shards[:5], 1, cluster.address) if isinstance(e, Part)]
-    assert sorted(s.number for s in parts) == [s.number for s in plan.shards[:5]]
-    assert sent == [5, 3]
-
-
 def test_a_cluster_started_by_a_run_is_shut_down(data):
     plan, before = make_plan(data), processes()
     events = engine.cluster(plan.job, plan.shards, 1, None)
@@ -274,3 +238,24 @@ def test_an_evaluation_on_the_cluster_gives_the_table_of_one_process(cluster, da
     assert there.texts == here.texts == 2 * PER_PART
     for key, cell in here.cells.items():
         assert there.cells[key].estimate.mean == pytest.approx(cell.estimate.mean, abs=1e-6)
+
+
+def test_a_lost_node_loses_no_rows(cluster, data, tmp_path):
+    """The last test of the cluster: Ray Data keeps an actor of its own on the node that a driver first met, and as all
+    nodes of this cluster are on one machine, that may be the node that is lost."""
+    killed = []
+
+    def report(progress: runner.RunProgress) -> None:
+        if progress.texts >= ROWS // 4 and not killed:
+            assert len(actors()) == 2
+            assert progress.texts < ROWS // 2
+            killed.append(node := next(iter(cluster.worker_nodes)))
+            cluster.remove_node(node, allow_graceful=False)
+
+    options = {"method": slowly(0.1), "rows_per_part": PER_PART}
+    expected = salience.explain_data("sentiment_bilstm", data, tmp_path / "local", **options)
+    options |= {"engine": "ray", "address": cluster.address, "workers": 2, "report": report}
+    run = salience.explain_data("sentiment_bilstm", data, tmp_path / "ray", **options)
+    assert killed
+    assert parts(run) == parts(expected)
+    assert sorted(numbers(run)) == [n for n in range(ROWS) if n != 37]

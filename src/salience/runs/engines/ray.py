@@ -59,7 +59,7 @@ def cluster(job: Job, shards: Iterable[Shard], workers: int | None, address: str
     waiting = {shard.number: shard for shard in shards}
     with _marks() as marks, _connected(address, workers and workers * _cpus(job)) as ray:
         size = min(len(waiting), workers or _capacity(ray.cluster_resources(), job))
-        with closing(_retried(ray, job, waiting, size, marks)) as rows:
+        with closing(_rows(ray, job, list(waiting.values()), size, marks)) as rows:
             for row in rows:
                 # A shard is processed twice if its machine is lost just after finishing it.
                 if (shard := waiting.pop(row["number"], None)) is not None:
@@ -159,22 +159,6 @@ def _capacity(resources: Mapping[str, float], job: Job) -> int:
 # ------------------------------------------------------------------------------------------------------ the data set
 
 
-def _retried(ray: Any, job: Job, waiting: Mapping[int, Shard], size: int, marks: str) -> Generator[dict[str, Any]]:
-    """Yield the rows of the waiting shards.
-
-    A busy cluster may drop an actor before it has started. Ray Data then gives up, and the shards that are still waiting
-    are sent again.
-    """
-    for attempt in range(1, TRIES + 1):
-        try:
-            with closing(_rows(ray, job, list(waiting.values()), size, marks)) as rows:
-                yield from rows
-            return
-        except ray.exceptions.RayError as error:  # noqa: PERF203
-            if attempt == TRIES or not isinstance(error, ray.exceptions.ActorDiedError):
-                raise SalienceError(_failure(error)) from error
-
-
 def _rows(ray: Any, job: Job, shards: list[Shard], size: int, marks: str) -> Generator[dict[str, Any]]:
     """Yield the results of the actors as they arrive. Each shard is one block, so shards are scheduled separately."""
     # Ray Data restarts dead actors and retries their shards without limit.
@@ -189,11 +173,14 @@ def _rows(ray: Any, job: Job, shards: list[Shard], size: int, marks: str) -> Gen
     )
     data.context.enable_progress_bars = False
     data.context.execution_no_progress_timeout_s = -1  # one shard may take hours
-    for bundle in data.iter_internal_ref_bundles():
-        for row in (row for block in bundle.block_refs for row in ray.get(block).to_pylist()):
-            if (error := pickle.loads(row["error"])) is not None:
-                raise error
-            yield row
+    try:
+        for bundle in data.iter_internal_ref_bundles():
+            for row in (row for block in bundle.block_refs for row in ray.get(block).to_pylist()):
+                if (error := pickle.loads(row["error"])) is not None:
+                    raise error
+                yield row
+    except ray.exceptions.RayError as error:
+        raise SalienceError(_failure(error)) from error
 
 
 def _on_its_own_device(job: Job) -> Job:

@@ -75,7 +75,7 @@ def test_accuracies_are_those_of_the_twins_in_the_folder(findings, folder):
         accuracy(twins / "adversarial-0.01")
     )
     tied = findings["word_tying"].measure("accuracy, joined").estimate.mean
-    assert tied == pytest.approx(accuracy(twins / "joined"))
+    assert tied == pytest.approx(accuracy(twins / "joined-64"))
 
 
 def test_distances_between_twins_are_those_of_their_attention(findings, folder):
@@ -241,11 +241,45 @@ def test_the_furthest_adversary_is_chosen_among_those_that_are_as_accurate():
         return Trained(weight, None, np.array([accuracy]), np.zeros(1), np.array([distance]))
 
     near, far, wrong = trained(0, 0.8, 0.1), trained(1, 0.79, 0.5), trained(2, 0.6, 0.69)
-    assert furthest([near, far, wrong], 0.8) is far
-    assert furthest([wrong, trained(3, 0.5, 0.6)], 0.8) is wrong
+    assert furthest([near, far, wrong], 0.8) == (far, True)
+    assert furthest([wrong, trained(3, 0.5, 0.6)], 0.8) == (wrong, False)
 
 
 def test_spans_are_removed_from_the_text_in_any_order():
     example = Example("0", "she said that he left", "x", ((14, 16), (0, 3)))
     assert removed(example).text == " said that  left"
-    assert removed(Example("1", "she", "x", ((0, 3),))).text == "she"
+    assert removed(Example("1", "she", "x", ((0, 3),))) is None
+
+
+def test_what_is_asked_in_vain_is_refused():
+    with pytest.raises(BadInput, match="none of the tests permutation trains twins"):
+        run(None, ["permutation"])
+    with pytest.raises(BadInput, match="leave out the layer and the head"):
+        run(None, ["manipulation"], layer=1)
+    with pytest.raises(BadInput, match="weights of manipulation is empty"):
+        audit(model(), TEST, tests="manipulation", retrain=TRAIN, **{"manipulation.weights": ()})
+    with pytest.raises(BadInput, match="seeds of seed_variation takes"):
+        audit(model(), TEST, tests="seed_variation", retrain=TRAIN, **{"seed_variation.seeds": 1})
+    with pytest.raises(UnsupportedModel, match="separate keeps tokens of an encoder"):
+        audit(model(), TEST, tests="manipulation", retrain=TRAIN, **{"manipulation.separate": True})
+
+
+def test_other_labels_of_the_tested_texts_are_refused_in_the_same_folder(findings, folder):
+    changed = [replace(TEST[0], label="yes"), *TEST[1:]]
+    with pytest.raises(BadInput, match="changed: labels of the texts"):
+        run(folder, data=changed)
+
+
+def test_texts_of_impermissible_tokens_alone_are_left_out_of_the_comparison(tmp_path):
+    alone = Example("alone", "good", "yes", ((0, 4),))
+    (finding,) = run(tmp_path, ["manipulation"], data=[*TEST, alone]).findings
+    assert finding.measures[0].estimate.n == len(TEST)
+    assert np.isnan(finding.measures[1].values[-1])
+
+
+def test_another_layer_and_head_are_deceived_where_they_are_tested():
+    bert = build("bert")
+    labelled = [Example(str(i), text, i % 2) for i, text in enumerate(["a fine film", "a dull film and long"] * 4)]
+    options = {"retrain": labelled, "training": {"epochs": 1, "rate": 1e-3}, "tests": "deceptive_twin"}
+    one, other = (audit(bert, labelled, layer=1, head=head, **options).findings[0] for head in (1, 2))
+    assert one.measure("distance of attention (JSD)").values != other.measure("distance of attention (JSD)").values

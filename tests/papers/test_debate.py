@@ -131,7 +131,7 @@ def test_models_start_from_word_vectors(data: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "v.txt").write_text("good 1 2 3 4\nbad 4 3 2 1\n")
     command = arguments("tutek_snajder_2020", data, tmp_path / "out", "--vectors", str(tmp_path / "v.txt"))
     assert run(command) == 0
-    config = json.loads((tmp_path / "out" / "sst2" / "bilstm" / "twins" / "wide" / "config.json").read_text())
+    config = json.loads((tmp_path / "out" / "sst2" / "bilstm" / "twins" / "wide-2" / "config.json").read_text())
     assert (config["embedding"], config["hidden"]) == (4, 2)
     (tmp_path / "v.txt").write_text("good 1 2 3 4\nbad 4 3 2 2\n")
     assert run(command) == 2

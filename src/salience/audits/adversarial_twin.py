@@ -7,11 +7,13 @@ import numpy as np
 from jaxtyping import Float
 
 from salience.audits.adversary import FAR
-from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.finding import Finding, Measure, Verdict, by_difference
 from salience.audits.frozen_weights import guided_by
 from salience.audits.study import Study, standard_name
 from salience.audits.weights import total_variation
+from salience.core.settings import NotNegative
 from salience.core.types import Model
+from salience.errors import BadInput
 from salience.training.deception import imitation
 from salience.training.twins import probabilities
 
@@ -47,11 +49,13 @@ def adversaries(study: Study, weights: Sequence[float]) -> list[Trained]:
     return trained
 
 
-def adversarial_twin(study: Study, *, weights: Sequence[float] = WEIGHTS) -> Finding:
+def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) -> Finding:
     """Can a model be trained to predict the same with other attention?"""
+    if not weights:
+        raise BadInput("weights of adversarial_twin is empty; give at least one λ")
     base = study.standard()
     correct, trained = study.correct(base), adversaries(study, weights)
-    best = furthest(trained, float(correct.mean()))
+    best, alike = furthest(trained, float(correct.mean()))
     by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, "adversary")
     lead = Measure.between("accuracy with frozen weights, the model's − the adversary's", by_base, by_best)
     curve = [
@@ -63,7 +67,9 @@ def adversarial_twin(study: Study, *, weights: Sequence[float] = WEIGHTS) -> Fin
             Measure.of(f"distance of attention (JSD), λ = {one.weight:g}", one.distance),
         )
     ]
-    chosen = curve[3 * trained.index(best) :][:3]
+    accuracy, change, distance = curve[3 * trained.index(best) :][:3]
+    points = f"{100 * LOSS:g} points of accuracy"
+    kind = f"The furthest adversary within {points}" if alike else f"No adversary is within {points}; the most accurate"
     return Finding(
         test="adversarial_twin",
         question="Can a model be trained to predict the same with other attention?",
@@ -75,36 +81,35 @@ def adversarial_twin(study: Study, *, weights: Sequence[float] = WEIGHTS) -> Fin
             *curve,
         ),
         expected="no adversary is far; or its weights, unlike the model's, do not help a model without context",
-        verdict=_verdict(chosen[2], lead),
+        verdict=_verdict(alike, distance, lead),
         answer=(
-            f"The furthest adversary within {100 * LOSS:g} points of accuracy (λ = {best.weight:g}): accuracy "
-            f"{chosen[0].estimate.mean:.1%} (base {correct.mean():.1%}), TVD {chosen[1]}, JSD "
-            f"{chosen[2]}. Frozen in a model without context, the base's weights give {by_base.mean():.1%}, "
-            f"the adversary's {by_best.mean():.1%}; difference {lead}."
+            f"{kind} (λ = {best.weight:g}): accuracy {accuracy.mean} (base {correct.mean():.1%}), TVD {change}, JSD "
+            f"{distance}. Frozen in a model without context, the base's weights give {by_base.mean():.1%}, the "
+            f"adversary's {by_best.mean():.1%}; difference {lead}."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 4",
     )
 
 
-def furthest(trained: Sequence[Trained], accuracy: float) -> Trained:
-    """The twin furthest from the base among those that are as accurate, or the most accurate of all."""
+def furthest(trained: Sequence[Trained], accuracy: float) -> tuple[Trained, bool]:
+    """The furthest twin that is as accurate as the base, or the most accurate one; and whether it is as accurate."""
     alike = [one for one in trained if one.correct.mean() >= accuracy - LOSS]
     if not alike:
-        return max(trained, key=lambda one: float(one.correct.mean()))
-    return max(alike, key=lambda one: float(np.nanmean(one.distance)))
+        return max(trained, key=lambda one: float(one.correct.mean())), False
+    return max(alike, key=lambda one: float(np.nanmean(one.distance))), True
 
 
-def _verdict(distance: Measure, lead: Measure):
-    """An adversary that is near says for attention; one that is far, unless its weights are worse, says against."""
-    if distance.estimate.high < FAR:
+def _verdict(alike: bool, distance: Measure, lead: Measure) -> Verdict:
+    """Without an adversary that is as accurate and far, attention stands; with one, its weights must be worse."""
+    if not alike or distance.estimate.high < FAR:
         return "explanation"
-    return by_difference(lead.estimate, more_is_explanation=True)
+    return by_difference(lead.estimate, more_is_explanation=True) if distance.estimate.low > FAR else "unclear"
 
 
 def _name(weight: float) -> str:
     return f"adversarial-{weight:g}"
 
 
-def adversarial_twin_twins(*, weights: Sequence[float] = WEIGHTS) -> Sequence[str]:
+def adversarial_twin_twins(*, weights: Sequence[NotNegative] = WEIGHTS) -> Sequence[str]:
     """The names of the twins that the test trains."""
     return [standard_name(0), *map(_name, weights), "mlp-guided-by-standard", "mlp-guided-by-adversary"]

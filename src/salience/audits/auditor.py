@@ -119,6 +119,8 @@ def audit(
     if not examples:
         raise BadInput("there is nothing to audit: pass at least one text")
     known = as_model(model)
+    if known.link != "softmax":
+        raise BadInput(f"an audit compares distributions over labels, and {known.name} does not predict one label")
     study = Study(known, examples, encode_examples(known, examples), layer, head, seed)
     train, test = _divided(examples) if retrain == "divided" else (retrain, examples)
     chosen, left_out = _chosen(study, tests, train)
@@ -181,6 +183,8 @@ def _chosen(
             raise BadInput(
                 f"{', '.join(trained)} trains twins of the model; pass labelled texts to train them on (--retrain)"
             )
+        if retrain is not None and not any(test in RETRAINED for test in chosen):
+            raise BadInput(f"none of the tests {', '.join(listed)} trains twins; leave out the texts to train on")
         return chosen, {}
     usual = [*TESTS, *(RETRAINED if retrain is not None else ())]
     left_out = {test.__name__: why for test in usual if (why := _unsuitable(study, test, retrain or ())) is not None}
@@ -192,6 +196,8 @@ def _unsuitable(study: Study, test: Test, retrain: Sequence[Example]) -> str | N
         return "its twins start from nothing, as only pooled classifiers can"
     if test is manipulation and not any(e.rationale for e in retrain):
         return "no text marks impermissible tokens (--impermissible-column)"
+    if test is manipulation and (study.layer is not None or study.head is not None):
+        return "it trains all heads of the last layer"
     return None
 
 
@@ -236,7 +242,8 @@ def _twins(
         raise BadInput(f"all texts to train on have the label {train[0].label!r}; twins need at least two labels")
     recipe = replace(POOLED if isinstance(study.model, Reshapes) else TUNED, **training)
     facts = blake2b(repr((recipe, list(train))).encode(), digest_size=16).hexdigest()
-    claim(folder / "training.json", {"training data or recipe": facts})
+    tested = blake2b(repr(list(study.examples)).encode(), digest_size=16).hexdigest()
+    claim(folder / "training.json", {"training data or recipe": facts, "labels of the texts": tested})
     return Twins(folder / "twins", train, recipe, callbacks.step)
 
 

@@ -8,6 +8,7 @@ from salience.audits.correlation import PAIRS, correlated
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study
 from salience.audits.weights import SAME_OUTPUT, Attended, total_variation
+from salience.core.settings import NotNegative
 from salience.core.types import Model
 from salience.training.deception import imitation
 from salience.training.twins import probabilities
@@ -16,12 +17,12 @@ WEIGHT = 0.1
 """The weight λ of the distance between both attentions. A copy starts where the distance is flat: less moves little."""
 
 
-def deceptive_twin(study: Study, *, weight: float = WEIGHT) -> Finding:
+def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
     """Can this model be changed so that its attention misleads while its predictions stay?
 
     L = TVD(ŷ_P, ŷ_Q) − λ · KL(a_P ‖ a_Q); the twin Q starts as a copy of the model P.
     """
-    twin = study.copied(_name(weight), imitation(study.model, weight, of="reference"))
+    twin = study.copied(_name(weight), imitation(study.model, weight, of="reference", **study.tested))
     before, after = _influence(study, study.model), _influence(study, twin)
     change = total_variation(*(probabilities(model, study.examples) for model in (twin, study.model))).numpy()
     lead = Measure.of("τ(attention, leave-one-out) of the twin", after)
@@ -40,7 +41,7 @@ def deceptive_twin(study: Study, *, weight: float = WEIGHT) -> Finding:
             Measure.of("accuracy, twin", correct[1], "share"),
         ),
         expected="a twin with the same predictions attends to the same influential words",
-        verdict=by_difference(lead.estimate, more_is_explanation=True),
+        verdict=by_difference(lead.estimate, more_is_explanation=True) if same.estimate.low > 0.5 else "unclear",
         answer=(
             f"τ(attention, leave-one-out) is {np.nanmean(before):.3f} in the model and {lead} in a twin that "
             f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same} of the texts; accuracy "
@@ -64,6 +65,6 @@ def _name(weight: float) -> str:
     return f"deceptive-{weight:g}"
 
 
-def deceptive_twin_twins(*, weight: float = WEIGHT) -> Sequence[str]:
+def deceptive_twin_twins(*, weight: NotNegative = WEIGHT) -> Sequence[str]:
     """The names of the twins that the test trains."""
     return [_name(weight)]

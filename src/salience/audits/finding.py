@@ -43,9 +43,11 @@ class Measure:
     def between(cls, name: str, a: ArrayLike, b: ArrayLike) -> "Measure":
         """The difference a − b of shares, in tables of (seeds × texts); its interval covers new texts and new seeds."""
         d = np.atleast_2d(np.asarray(a, dtype=float) - np.asarray(b, dtype=float))
-        low, high = table_interval(d)
         each = d.mean(0)
-        return cls(name, Estimate(float(d.mean()), float(low), float(high), len(each)), tuple(each.tolist()), "points")
+        defined = d[:, ~np.isnan(each)]
+        low, high = table_interval(defined)
+        whole = Estimate(float(defined.mean()), float(low), float(high), defined.shape[1])
+        return cls(name, whole, tuple(each.tolist()), "points")
 
     def __str__(self) -> str:
         """The mean and its interval: 62 % [53 %, 70 %], +6.9 points [+0.2, +14.6] or 0.431 [0.400, 0.460].

@@ -8,8 +8,9 @@ from jaxtyping import Float
 
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study
+from salience.core.settings import NotNegative
 from salience.data.examples import Example, encode_examples
-from salience.errors import BadInput
+from salience.errors import BadInput, UnsupportedModel
 from salience.training.deception import Heads, forbidden_mass
 from salience.training.deception import manipulation as objective_of
 from salience.training.guides import by_rationales
@@ -49,7 +50,7 @@ def manipulated(study: Study, weights: Sequence[float], heads: Heads, separate: 
 
 
 def manipulation(
-    study: Study, *, weights: Sequence[float] = WEIGHTS, heads: Heads = "mean", separate: bool = False
+    study: Study, *, weights: Sequence[NotNegative] = WEIGHTS, heads: Heads = "mean", separate: bool = False
 ) -> Finding:
     """Can attention hide what a model uses?
 
@@ -60,7 +61,16 @@ def manipulation(
             "no text marks impermissible tokens: name the column that lists them (--impermissible-column), or pass "
             "examples whose rationale holds their spans"
         )
-    trained, removed = manipulated(study, weights, heads, separate), without_tokens(study)
+    if not weights:
+        raise BadInput("weights of manipulation is empty; give at least one λ")
+    if study.layer is not None or study.head is not None:
+        raise BadInput("manipulation trains all heads of the last layer; leave out the layer and the head")
+    if separate and (study.model.single_query or study.model.causal):
+        raise UnsupportedModel(
+            f"separate keeps tokens of an encoder from attending to each other, and {study.model.name} is "
+            f"{'a causal model' if study.model.causal else 'a model with one query'}; leave it out"
+        )
+    trained, removed = manipulated(study, sorted(weights), heads, separate), without_tokens(study)
     last = trained[-1]
     lead = Measure.between(f"accuracy, λ = {last.weight:g} − tokens removed", last.correct, removed)
     rows = [
@@ -81,22 +91,27 @@ def manipulation(
         verdict=by_difference(lead.estimate, more_is_explanation=False) if hidden else "unclear",
         answer=(
             f"Accuracy, and attention on the impermissible tokens: {listed}. With these tokens removed, accuracy is "
-            f"{removed.mean():.1%}."
+            f"{np.nanmean(removed):.1%}."
         ),
         source="Pruthi et al. 2020, arXiv:1909.07913",
     )
 
 
 def without_tokens(study: Study) -> Float[np.ndarray, " n"]:
-    """Which texts a twin classifies correctly that never sees the impermissible tokens."""
+    """Which texts a twin classifies correctly that never sees the impermissible tokens; NaN if nothing else is left."""
     assert study.twins is not None
-    model = study.twin("removed", examples=[removed(e) for e in study.twins.examples])
+    left = [e for e in map(removed, study.twins.examples) if e is not None]
+    model = study.twin("removed", examples=left)
     texts = [removed(e) for e in study.examples]
-    return replace(study, examples=texts, encoded=encode_examples(model, texts)).correct(model)
+    kept = [e for e in texts if e is not None]
+    correct = np.full(len(texts), np.nan)
+    known = np.array([e is not None for e in texts])
+    correct[known] = replace(study, examples=kept, encoded=encode_examples(model, kept)).correct(model)
+    return correct
 
 
-def removed(example: Example) -> Example:
-    """The example without its impermissible spans; unchanged if nothing would remain.
+def removed(example: Example) -> Example | None:
+    """The example without its impermissible spans; None if nothing remains.
 
     >>> removed(Example("0", "she is here", rationale=((0, 3),))).text
     ' is here'
@@ -107,7 +122,7 @@ def removed(example: Example) -> Example:
     for start, stop in sorted(example.rationale or ()):
         kept, end = kept + example.text[end:start], max(end, stop)
     kept += example.text[end:]
-    return replace(example, text=kept, rationale=None) if kept.strip() else example
+    return replace(example, text=kept, rationale=None) if kept.strip() else None
 
 
 def _name(weight: float, heads: str, separate: bool) -> str:
@@ -115,7 +130,7 @@ def _name(weight: float, heads: str, separate: bool) -> str:
 
 
 def manipulation_twins(
-    *, weights: Sequence[float] = WEIGHTS, heads: Heads = "mean", separate: bool = False
+    *, weights: Sequence[NotNegative] = WEIGHTS, heads: Heads = "mean", separate: bool = False
 ) -> Sequence[str]:
     """The names of the twins that the test trains."""
     return [*(_name(weight, heads, separate) for weight in weights), "removed"]

@@ -8,9 +8,10 @@ import torch
 from salience.audits.finding import Finding, Measure, by_share
 from salience.audits.study import Study, standard_name
 from salience.audits.weights import jensen_shannon
+from salience.core.settings import Pairs
 
 
-def seed_variation(study: Study, *, seeds: int = 5) -> Finding:
+def seed_variation(study: Study, *, seeds: Pairs = 5) -> Finding:
     """How much does attention vary between training runs?"""
     base = study.standard(0)
     between = np.median([study.distances(base, study.standard(seed)) for seed in range(1, seeds)], axis=0)
@@ -46,6 +47,6 @@ def _to_shuffled(a: torch.Tensor, seed: int, shuffles: int = 20) -> float:
     return float(jensen_shannon(a.expand(shuffles, -1), a[orders]).median())
 
 
-def seed_variation_twins(*, seeds: int = 5) -> Sequence[str]:
+def seed_variation_twins(*, seeds: Pairs = 5) -> Sequence[str]:
     """The names of the twins that the test trains."""
     return [standard_name(seed) for seed in range(seeds)]

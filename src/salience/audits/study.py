@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from salience.core.text import Encoded
 from salience.core.types import Batch, Model
 from salience.data.examples import Example
 from salience.errors import BadInput, UnsupportedModel
+from salience.methods.attention import layer_number
 from salience.training.loop import labels_of
 from salience.training.objectives import Objective
 from salience.training.twins import Reshapes, Twins, probabilities, start_of
@@ -68,18 +70,27 @@ class Study:
         examples: Sequence[Example] | None = None,
         **changes: Any,
     ) -> Model:
-        """Train a twin of the model, or read it from the folder."""
+        """Train a twin of the model, or read it from the folder. Its seed is counted from that of the study."""
         twins = self._twins()
         if changes and not isinstance(self.model, Reshapes):
             raise UnsupportedModel(
                 f"this test trains a twin of another shape ({', '.join(changes)}), and {self.model.name} has one shape "
                 "only; it needs a pooled classifier such as sentiment_bilstm"
             )
-        return twins(name, lambda: start_of(self.model, seed, **changes), objective, examples=examples)
+        number = self.seed + seed
+        start = partial(start_of, self.model, number, **changes)
+        return twins(name, start, objective, examples=examples, seed=number)
 
     def copied(self, name: str, objective: Objective) -> Model:
         """Train a copy of the model itself, or read it from the folder."""
-        return self._twins()(name, lambda: deepcopy(self.model), objective)
+        return self._twins()(name, lambda: deepcopy(self.model), objective, seed=self.seed)
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """The attention that is tested, as settings of a loss: where :class:`Attended` reads it."""
+        layer = layer_number(self.layer, self.model, of=self.model.layers)
+        row = "auto" if self.model.single_query or layer == self.model.layers else "mean"
+        return {"row": row, "layers": (layer,), "heads": "each" if self.head is None else (self.head,)}
 
     def _twins(self) -> Twins:
         if self.twins is None:

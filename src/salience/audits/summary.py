@@ -45,7 +45,7 @@ USES: Mapping[str, Mapping[str, str]] = {
     "uniform_attention": {
         "explanation": "The model needs its attention: with uniform weights it learns less.",
         "no explanation": "Attention is not needed here: with uniform weights a model learns more.",
-        "unclear": "On this task attention may not be needed: uniform weights do about as well.",
+        "unclear": "Whether the model needs its attention cannot be said from these texts.",
     },
     "seed_variation": {
         "explanation": "Attention is a property of the task: runs with other seeds attend alike.",

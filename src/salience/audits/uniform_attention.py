@@ -6,9 +6,10 @@ import numpy as np
 
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study, standard_name
+from salience.core.settings import Count
 
 
-def uniform_attention(study: Study, *, seeds: int = 3) -> Finding:
+def uniform_attention(study: Study, *, seeds: Count = 3) -> Finding:
     """Does the model need attention at all?"""
     own = np.array([study.correct(study.standard(seed)) for seed in range(seeds)])
     uniform = np.array(
@@ -33,6 +34,6 @@ def uniform_attention(study: Study, *, seeds: int = 3) -> Finding:
     )
 
 
-def uniform_attention_twins(*, seeds: int = 3) -> Sequence[str]:
+def uniform_attention_twins(*, seeds: Count = 3) -> Sequence[str]:
     """The names of the twins that the test trains."""
     return [name for seed in range(seeds) for name in (standard_name(seed), f"uniform-{seed}")]

@@ -23,6 +23,7 @@ from salience.cli.options import (
 )
 from salience.cli.output import print_points, written
 from salience.core.characters import to_json as safe_json
+from salience.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +98,9 @@ def audit(model: ModelOptions, **options: Any) -> None:
     would be if attention were an explanation.
     """
     retrain: str | None = options["retrain"]
+    unused = [name for name in ("epochs", "batch", "rate", "impermissible_column") if options[name] is not None]
+    if retrain is None and unused:
+        raise BadInput(f"--{unused[0].replace('_', '-')} is for twins; add --retrain")
     columns = options | {"rationale_column": options["impermissible_column"], "spans": "words"}
     check_data(columns, "data", labelled=retrain is not None)
     if retrain not in (None, DIVIDED):

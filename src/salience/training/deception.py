@@ -1,7 +1,7 @@
 """Losses of models that are trained to attend elsewhere: away from a reference model, or from forbidden tokens."""
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 from salience.core.types import Batch, Edit, Model, Output, Site, on_scale
 from salience.errors import BadInput, choose
 from salience.methods.attention import QueryRow
-from salience.training.objectives import TASK, TINY, Layers, Objective, Step, Term, attended, every, guided
+from salience.training.objectives import TASK, TINY, HeadChoice, Layers, Objective, Step, Term, attended, every, guided
 
 FLOOR = 1e-30
 """Lower bound of a weight in a distance that is to grow. Weights below it are no longer pushed down, and lose order."""
@@ -27,18 +27,31 @@ def output_distance(step: Step) -> Float[Tensor, " b"]:
 
 
 def attention_distance(
-    step: Step, *, of: Side = "model", row: QueryRow = "auto", layers: Layers = "last"
+    step: Step,
+    *,
+    of: Side = "model",
+    row: QueryRow = "auto",
+    layers: Layers = "last",
+    heads: HeadChoice = "each",
 ) -> Float[Tensor, " b"]:
     """KL(a ‖ a_ref) between the model's attention and that of the reference model; a mean over heads.
 
-    With ``of="reference"`` it is KL(a_ref ‖ a).
+    Both are distributions over the tokens of the text, without special tokens. With ``of="reference"`` it is
+    KL(a_ref ‖ a).
 
     Papers: Wiegreffe & Pinter 2019, arXiv:1908.04626, eq. 2 (model); Snell et al. 2021, arXiv:2103.07601 (reference)
     """
-    own = attended(step, row, layers, "each")
-    other = attended(replace(step, output=_reference(step)), row, layers, "each")
+    own, other = (
+        _over_text(attended(one, row, layers, heads), step.batch)
+        for one in (step, replace(step, output=_reference(step)))
+    )
     p, q = (own, other) if choose(of, get_args(Side), "side") == "model" else (other, own)
     return (p * (p.clamp_min(FLOOR).log() - q.clamp_min(FLOOR).log())).sum(-1).mean(1)
+
+
+def _over_text(a: Float[Tensor, "b v t"], batch: Batch) -> Float[Tensor, "b v t"]:
+    own = a * batch.content[:, None]
+    return own / own.sum(-1, keepdim=True).clamp_min(FLOOR)
 
 
 def forbidden_attention(
@@ -68,13 +81,15 @@ def _reference(step: Step) -> Output:
 # ------------------------------------------------------------------------------------------------------ objectives
 
 
-def imitation(reference: Model, weight: float, *, of: Side = "model") -> Objective:
-    """Predict like the reference model, but attend elsewhere: TVD(ŷ, ŷ_ref) − λ · KL. The task is not a term."""
-    if not weight >= 0:
-        raise BadInput(f"weight={weight} must be at least 0; it rewards attention that differs")
+def imitation(reference: Model, weight: float, *, of: Side = "model", **attention: Any) -> Objective:
+    """Predict like the reference model, but attend elsewhere: TVD(ŷ, ŷ_ref) − λ · KL. The task is not a term.
+
+    ``attention`` are settings of :func:`attention_distance`: the row, layers and heads that are moved.
+    """
+    _check_weight(weight)
     terms = (
         Term(output_distance, over=every, attention=False),
-        Term(attention_distance, -weight, settings={"of": of}, over=every),
+        Term(attention_distance, -weight, settings={"of": of, **attention}, over=every),
     )
     return Objective(terms, reference)
 
@@ -84,8 +99,14 @@ def manipulation(weight: float, *, heads: Heads = "mean", separate: bool = False
 
     With ``separate``, permissible and impermissible tokens do not attend to each other, as in the paper's transformers.
     """
+    _check_weight(weight)
     penalty = Term(forbidden_attention, weight, settings={"heads": heads}, over=guided)
     return Objective((TASK, penalty), impose=separated if separate else None)
+
+
+def _check_weight(weight: float) -> None:
+    if not weight >= 0:
+        raise BadInput(f"weight={weight} must be at least 0")
 
 
 # ------------------------------------------------------------------------------------------------------ imposed

@@ -63,16 +63,18 @@ class Twins:
         objective: Objective = Objective(),  # noqa: B008
         *,
         examples: Sequence[Example] | None = None,
+        seed: int = 0,
     ) -> Model:
         """Return the twin: from the folder, or trained from the model that ``start`` creates.
 
-        ``examples`` replaces the examples to train on.
+        ``examples`` replaces the examples to train on; ``seed`` is that of their order and of dropout.
         """
         model, data = start(), self.examples if examples is None else examples
-        facts = {"digest": training_digest(model, data, objective, self.recipe)}
+        recipe = replace(self.recipe, seed=seed)
+        facts = {"digest": training_digest(model, data, objective, recipe)}
         place = self.folder / name
         if _facts(place) != facts:
-            self._train(name, model, data, objective, facts)
+            self._train(name, model, data, objective, recipe, facts)
         return _loaded(place, model)
 
     def has(self, name: str) -> bool:
@@ -80,7 +82,13 @@ class Twins:
         return _facts(self.folder / name) is not None
 
     def _train(
-        self, name: str, model: Model, data: Sequence[Example], objective: Objective, facts: dict[str, Any]
+        self,
+        name: str,
+        model: Model,
+        data: Sequence[Example],
+        objective: Objective,
+        recipe: Recipe,
+        facts: dict[str, Any],
     ) -> None:
         report = self.report
         follow = None if report is None else lambda progress: report(name, progress)  # pyright: ignore
@@ -94,7 +102,7 @@ class Twins:
                 model,
                 data,
                 objective=objective,
-                recipe=self.recipe,
+                recipe=recipe,
                 report=follow,
                 folder=checkpoints,
                 save_every=SAVE_EVERY,

@@ -52,6 +52,7 @@ SHORTER = {
     "evaluate": ("--limit", "2", "--method", "gradient"),
     "train": ("--epochs", "1", "--model", "my-encoder"),
 }
+RETRAINED = ("--limit", "2", "--test", "deceptive_twin", "--epochs", "1")
 """Options that make a command shorter, added where the page does not set them. What it prints is then not compared."""
 
 
@@ -261,7 +262,8 @@ def pipeline(command: str) -> Iterator[tuple[list[str], str | None, str | None]]
 
 def shortened_command(arguments: list[str]) -> tuple[list[str], bool]:
     name = next((n for n in SHORTER if arguments[: 1 + len(n.split())] == ["salience", *n.split()]), None)
-    pairs = list(pairwise(SHORTER[name]))[::2] if name else []
+    options = RETRAINED if "--retrain" in arguments else SHORTER.get(name or "", ())
+    pairs = list(pairwise(options))[::2]
     missing = [word for option, value in pairs if option not in arguments for word in (option, value)]
     return [*arguments, *missing], bool(missing)
 

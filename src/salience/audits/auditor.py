@@ -25,6 +25,7 @@ from salience.audits.seed_variation import seed_variation, seed_variation_twins
 from salience.audits.study import Study
 from salience.audits.summary import sentences
 from salience.audits.uniform_attention import uniform_attention, uniform_attention_twins
+from salience.audits.weights import check_labels
 from salience.core.executor import Report
 from salience.core.files import locked
 from salience.core.settings import check, settings_of
@@ -119,8 +120,7 @@ def audit(
     if not examples:
         raise BadInput("there is nothing to audit: pass at least one text")
     known = as_model(model)
-    if known.link != "softmax":
-        raise BadInput(f"an audit compares distributions over labels, and {known.name} does not predict one label")
+    check_labels(known)
     study = Study(known, examples, encode_examples(known, examples), layer, head, seed)
     train, test = _divided(examples) if retrain == "divided" else (retrain, examples)
     chosen, left_out = _chosen(study, tests, train)

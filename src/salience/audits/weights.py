@@ -16,9 +16,7 @@ from salience.core.rows import Pack, Rows, answers, attended_answers
 from salience.core.types import Attends, Batch, LastAttention, Model, Site, Start, on_scale
 from salience.errors import BadInput
 from salience.methods.attention import layer_number, readout
-
-TINY = 1e-12
-"""Lower bound of a probability, so that its logarithm is finite."""
+from salience.training.objectives import TINY
 
 SAME_OUTPUT = 0.05
 """The largest change (TVD) of an output that counts as the same."""
@@ -49,8 +47,7 @@ class Attended:
     @classmethod
     def of(cls, model: Model, batch: Batch, layer: int | None = None, head: int | None = None) -> "Attended":
         """Run the model once and keep the states below the attention of the layer."""
-        if model.link != "softmax":
-            raise BadInput(f"an audit compares distributions over labels, and {model.name} does not predict one label")
+        check_labels(model)
         number = layer_number(layer, model, of=model.layers)
         below = number if model.single_query else number - 1
         kept = below > 0 and model.can_start()
@@ -167,6 +164,12 @@ class Copies:
             return attended.changed(a, change) if site.layer == attended.layer else a
 
         return attended.model(self.batch, edit_attention=edit, start=self.start).logits
+
+
+def check_labels(model: Model) -> None:
+    """Raise unless the model predicts one of several labels."""
+    if model.link != "softmax":
+        raise BadInput(f"an audit compares distributions over labels, and {model.name} does not predict one label")
 
 
 def _read(model: Model, batch: Batch, layer: int) -> Float[Tensor, "b q"]:

@@ -198,17 +198,6 @@ def test_a_shard_that_kills_its_workers_is_given_up(cluster, data):
         list(engine.cluster(plan.job, plan.shards[1:2], 1, cluster.address))
 
 
-def test_a_cluster_started_by_a_run_is_shut_down(data):
-    plan, before = make_plan(data), processes()
-    events = engine.cluster(plan.job, plan.shards, 1, None)
-    assert isinstance(next(events), Advance)
-    assert ray.cluster_resources()["CPU"] == 1
-    assert (ours := processes() - before)
-    events.close()
-    assert not ray.is_initialized()
-    assert until(lambda: not ours & processes())
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1:{closed}", "nowhere", "no-such-host.invalid:6379", "ray://127.0.0.1:1"])
 def test_a_missing_cluster_is_named(address, data):
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -240,16 +229,40 @@ def test_an_evaluation_on_the_cluster_gives_the_table_of_one_process(cluster, da
         assert there.cells[key].estimate.mean == pytest.approx(cell.estimate.mean, abs=1e-6)
 
 
+def test_shards_are_sent_again_after_a_failure_of_ray(cluster, data, monkeypatch):
+    plan, started, rows = make_plan(data), [], engine._rows
+
+    def failing(ray, job, shards, *others):
+        started.append(len(shards))
+        yield from rows(ray, job, shards[:2], *others)
+        raise ray.exceptions.ActorDiedError
+
+    monkeypatch.setattr(engine, "_rows", failing)
+    events = list(engine.cluster(plan.job, plan.shards[:4], 1, cluster.address))
+    assert started == [4, 2]
+    assert sorted(e.shard.number for e in events if isinstance(e, Part)) == [0, 1, 2, 3]
+
+
+def test_a_cluster_that_only_fails_is_given_up(cluster, data, monkeypatch):
+    def failing(ray, *_):
+        raise ray.exceptions.ActorDiedError
+        yield
+
+    plan = make_plan(data)
+    monkeypatch.setattr(engine, "_rows", failing)
+    with pytest.raises(SalienceError, match=rf"^the cluster failed {engine.TRIES} times: ActorDiedError: .* to resume"):
+        list(engine.cluster(plan.job, plan.shards, 1, cluster.address))
+
+
 def test_a_lost_node_loses_no_rows(cluster, data, tmp_path):
     """The last test of the cluster: Ray Data keeps an actor of its own on the node that a driver first met, and as all
     nodes of this cluster are on one machine, that may be the node that is lost."""
     killed = []
 
     def report(progress: runner.RunProgress) -> None:
-        if progress.texts >= ROWS // 4 and not killed:
-            assert len(actors()) == 2
-            assert progress.texts < ROWS // 2
-            killed.append(node := next(iter(cluster.worker_nodes)))
+        if progress.texts and not killed:
+            raylets = {p.pid for actor in actors() for p in actor.parents()}
+            killed.append(node := next(n for n in cluster.worker_nodes if raylet(n) in raylets))
             cluster.remove_node(node, allow_graceful=False)
 
     options = {"method": slowly(0.1), "rows_per_part": PER_PART}
@@ -259,3 +272,20 @@ def test_a_lost_node_loses_no_rows(cluster, data, tmp_path):
     assert killed
     assert parts(run) == parts(expected)
     assert sorted(numbers(run)) == [n for n in range(ROWS) if n != 37]
+
+
+def raylet(node) -> int:
+    """The process on a node that starts its workers."""
+    return node.all_processes["raylet"][0].process.pid
+
+
+def test_a_cluster_started_by_a_run_is_shut_down(data):
+    """After the tests of the other cluster: Ray Data fails on that cluster once a process has started one itself."""
+    plan, before = make_plan(data), processes()
+    events = engine.cluster(plan.job, plan.shards, 1, None)
+    assert isinstance(next(events), Advance)
+    assert ray.cluster_resources()["CPU"] == 1
+    assert (ours := processes() - before)
+    events.close()
+    assert not ray.is_initialized()
+    assert until(lambda: not ours & processes())

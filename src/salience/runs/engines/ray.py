@@ -34,7 +34,7 @@ AHEAD = 2
 """Shards assigned to an actor at a time: the current one and the next, so that it never waits."""
 
 TRIES = 3
-"""Number of workers that may die on a shard before it is given up."""
+"""Number of workers that may die on a shard before it is given up, and of pools that may fail without a result."""
 
 SILENT = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Environment of a connection: no log lines on standard error, no usage statistics."""
@@ -58,16 +58,30 @@ def cluster(job: Job, shards: Iterable[Shard], workers: int | None, address: str
         raise BadInput(f"workers={workers} must be at least 1")
     waiting = {shard.number: shard for shard in shards}
     with _marks() as marks, _connected(address, workers and workers * _cpus(job)) as ray:
-        size = min(len(waiting), workers or _capacity(ray.cluster_resources(), job))
-        with closing(_rows(ray, job, list(waiting.values()), size, marks)) as rows:
-            for row in rows:
-                # A shard is processed twice if its machine is lost just after finishing it.
-                if (shard := waiting.pop(row["number"], None)) is not None:
-                    about = About.from_json(row["about"])
-                    yield Advance(about.texts, about.tokens)
-                    yield Part(shard, row["data"], about)
-    if waiting:
-        raise SalienceError(f"the cluster lost {len(waiting)} parts; run the same command to process them again")
+        failed = 0
+        while waiting:
+            before = len(waiting)
+            try:
+                size = min(before, workers or _capacity(ray.cluster_resources(), job))
+                yield from _parts(_rows(ray, job, list(waiting.values()), size, marks), waiting)
+                why = f"it lost {len(waiting)} parts."
+            except ray.exceptions.RayError as error:
+                why = _reason(error)
+            # A pool of actors fails if it finishes all shards while one of its actors is still being started.
+            failed = failed + 1 if len(waiting) == before else 0
+            if failed == TRIES:
+                raise SalienceError(_failure(why))
+
+
+def _parts(rows: Generator[dict[str, Any]], waiting: dict[int, Shard]) -> Iterator[Event]:
+    """Yield the finished parts and remove them from `waiting`."""
+    with closing(rows):
+        for row in rows:
+            # A shard is processed twice if its machine is lost just after finishing it.
+            if (shard := waiting.pop(row["number"], None)) is not None:
+                about = About.from_json(row["about"])
+                yield Advance(about.texts, about.tokens)
+                yield Part(shard, row["data"], about)
 
 
 # ------------------------------------------------------------------------------------------------------ the actors
@@ -173,14 +187,11 @@ def _rows(ray: Any, job: Job, shards: list[Shard], size: int, marks: str) -> Gen
     )
     data.context.enable_progress_bars = False
     data.context.execution_no_progress_timeout_s = -1  # one shard may take hours
-    try:
-        for bundle in data.iter_internal_ref_bundles():
-            for row in (row for block in bundle.block_refs for row in ray.get(block).to_pylist()):
-                if (error := pickle.loads(row["error"])) is not None:
-                    raise error
-                yield row
-    except ray.exceptions.RayError as error:
-        raise SalienceError(_failure(error)) from error
+    for bundle in data.iter_internal_ref_bundles():
+        for row in (row for block in bundle.block_refs for row in ray.get(block).to_pylist()):
+            if (error := pickle.loads(row["error"])) is not None:
+                raise error
+            yield row
 
 
 def _on_its_own_device(job: Job) -> Job:
@@ -200,11 +211,15 @@ def _packed(ray: Any, job: Job) -> bytes:
         ) from error
 
 
-def _failure(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     why = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {why}"
+
+
+def _failure(why: str) -> str:
     return (
-        f"the cluster failed: {type(error).__name__}: {why} The usual cause is lack of memory, or a machine without "
-        "the same packages, salience included. Finished parts are saved; run the same command to resume."
+        f"the cluster failed {TRIES} times: {why} The usual cause is lack of memory, or a machine without the same "
+        "packages, salience included. Finished parts are saved; run the same command to resume."
     )
 
 

@@ -24,7 +24,8 @@ from benchmarks.figures import CLOCKS, Figure, arguments, measure
 import salience
 from salience.audits.adversary import adversarial
 from salience.audits.permutation import shuffled
-from salience.audits.weights import Attended, total_variation
+from salience.audits.weights import Attended
+from salience.core.distances import total_variation
 from salience.core.passes import forward
 from salience.core.randomness import by_token
 from salience.core.types import Site

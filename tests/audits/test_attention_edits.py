@@ -15,7 +15,8 @@ from salience.audits.adversary import Search, adversarial
 from salience.audits.correlation import correlated
 from salience.audits.erasure import fractions_to_flip, single_weights
 from salience.audits.permutation import permuted, shuffled
-from salience.audits.weights import Attended, jensen_shannon, total_variation
+from salience.audits.weights import Attended
+from salience.core.distances import jensen_shannon, total_variation
 from salience.core.randomness import generators
 from salience.core.types import Batch, Model
 from salience.errors import BadInput, UnsupportedModel

@@ -11,14 +11,16 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from click.testing import CliRunner
 
 import salience
 from audits import known
-from salience.audits import TESTS, Audit, Callbacks, Finding, Measure
+from salience.audits import RETRAINED, TESTS, Audit, Callbacks, Finding, Measure
 from salience.audits import folder as saving
 from salience.audits.adversary import Search
 from salience.audits.finding import NO_BREAK, as_well_as, by_difference, by_share
 from salience.cli import run
+from salience.cli.audit import audit as audit_command
 from salience.core.stats import Estimate
 from salience.errors import BadInput, UnsupportedModel
 from salience.models.pooled import Pooled
@@ -226,6 +228,12 @@ def test_no_test_finds_an_explanation_where_every_word_is_relevant_alike():
 def test_every_test_finds_an_explanation_where_attention_decides():
     tests = ["correlation", "permutation", "adversary", "erasure"]
     assert verdicts(known.decisive(), tests) == dict.fromkeys(tests, "explanation")
+
+
+def test_the_help_names_every_test():
+    shown = " ".join(CliRunner().invoke(audit_command, ["--help"]).output.split())
+    assert ", ".join(test.__name__ for test in TESTS) in shown
+    assert f"with --retrain also {', '.join(test.__name__ for test in RETRAINED)}]" in shown
 
 
 @pytest.mark.parametrize(("n", "verdict"), [(20, "explanation"), (1, "unclear"), (0, "unclear")])

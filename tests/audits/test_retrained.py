@@ -1,17 +1,20 @@
 """The tests that train twins: their numbers are those of the twins in the folder, and nothing is trained twice."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import salience
 from audits.twins import model, texts
 from salience.audits import RETRAINED, Audit, Callbacks, audit
-from salience.audits.adversarial_twin import Trained, furthest
+from salience.audits.adversarial_twin import furthest
 from salience.audits.adversary import Search
 from salience.audits.manipulation import removed
 from salience.data.examples import Example
@@ -130,6 +133,45 @@ def test_an_audit_that_is_stopped_goes_on_and_ends_with_the_same_twins(findings,
     assert result.findings[0] == findings["uniform_attention"]
 
 
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from audits.test_retrained import run
+
+out, rng, kills = Path(sys.argv[2]), random.Random(3), 0
+while True:
+    child = os.fork()  # start without importing everything again
+    if child == 0:
+        run(out, ["uniform_attention"])
+        os._exit(0)
+    if kills < 8:
+        time.sleep(rng.uniform(0.01, 0.5))
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status):
+        break
+    kills += 1
+print(kills, os.WEXITSTATUS(status))
+"""
+
+
+def test_a_killed_audit_can_be_resumed(findings, folder, tmp_path):
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, tests, tmp_path / "out"], capture_output=True, text=True, check=True
+    )
+    kills, code = map(int, done.stdout.split())
+    assert kills > 0
+    assert code == 0
+    for name in ("standard-0", "uniform-1"):
+        whole, resumed = (load_file(f / "twins" / name / "model.safetensors") for f in (folder, tmp_path / "out"))
+        for key, weight in whole.items():
+            torch.testing.assert_close(resumed[key], weight)
+    assert run(tmp_path / "out", ["uniform_attention"]).findings[0] == findings["uniform_attention"]
+
+
 def test_a_damaged_twin_is_named_with_the_remedy(tmp_path):
     run(tmp_path, ["seed_variation"])
     (tmp_path / "seed_variation.json").unlink()
@@ -237,12 +279,8 @@ def decisive_among_noise(scale: float = 12.0):
 
 
 def test_the_furthest_adversary_is_chosen_among_those_that_are_as_accurate():
-    def trained(weight, accuracy, distance):
-        return Trained(weight, None, np.array([accuracy]), np.zeros(1), np.array([distance]))
-
-    near, far, wrong = trained(0, 0.8, 0.1), trained(1, 0.79, 0.5), trained(2, 0.6, 0.69)
-    assert furthest([near, far, wrong], 0.8) == (far, True)
-    assert furthest([wrong, trained(3, 0.5, 0.6)], 0.8) == (wrong, False)
+    assert furthest({0.0: 0.8, 1.0: 0.79, 2.0: 0.6}, {0.0: 0.1, 1.0: 0.5, 2.0: 0.69}, 0.8) == (1.0, True)
+    assert furthest({2.0: 0.6, 3.0: 0.5}, {2.0: 0.3, 3.0: 0.6}, 0.8) == (2.0, False)
 
 
 def test_spans_are_removed_from_the_text_in_any_order():

@@ -9,7 +9,8 @@ import torch
 import salience
 from salience.core.passes import forward
 from salience.errors import BadInput, BadModel, TruncatedText
-from salience.models.pooled import Pooled, PooledNetwork
+from salience.models.identity import digest
+from salience.models.pooled import Pooled, PooledConfig, PooledNetwork, word_tokenizer
 from shapes import POOLED, TEXTS, build
 
 
@@ -46,6 +47,23 @@ def test_the_encoders_see_what_they_should():
         before, after = (forward(model, batch, embeddings=x, hidden=True).hidden[1][0] for x in (e, moved))
         assert (not torch.equal(before[0], after[0])) == earlier
         assert (not torch.equal(before[2], after[2])) == later
+
+
+def test_untrained_embeddings_differ_by_seed_and_have_the_standard_deviation_asked_for():
+    tokenizer = word_tokenizer(["a fine film"], 10)
+    config = PooledConfig(("no", "yes"), 3000, embedding=20, embedding_std=0.1)
+    model = Pooled.new(config, tokenizer)
+    other = model.fresh(model.labels, seed=1)
+    for one in (model, other):
+        assert one.words.weight[1:].std().item() == pytest.approx(0.1, rel=0.02)
+        assert not one.words.weight[0].any()
+    assert not torch.equal(model.words.weight, other.words.weight)
+
+
+def test_the_digest_tells_vocabularies_apart():
+    config = PooledConfig(("no", "yes"), 6)
+    one, other = (Pooled.new(config, word_tokenizer([text], 6)) for text in ("a fine film", "a dull film"))
+    assert digest(one) != digest(other)
 
 
 @pytest.mark.parametrize("shape", POOLED)

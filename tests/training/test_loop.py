@@ -11,8 +11,20 @@ from salience.core.types import Model
 from salience.data.examples import Example
 from salience.errors import BadInput, BadModel
 from salience.training.guides import by_rationales
-from salience.training.loop import Probe, Recipe, TrainingProgress, fit, guides_of, labels_of
-from salience.training.objectives import Step, attention_to_explanation, gradient_to_explanation, regularised
+from salience.training.loop import Epoch, Probe, Recipe, TrainingProgress, fit, guides_of, labels_of
+from salience.training.objectives import (
+    TASK,
+    Objective,
+    Over,
+    Step,
+    Term,
+    attention_to_explanation,
+    every,
+    gradient_to_explanation,
+    labelled,
+    regularised,
+    task_loss,
+)
 from shapes import build
 
 
@@ -109,6 +121,16 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
         list(fit(build("bert"), reviews(), recipe=Recipe(epochs=5), folder=tmp_path))
     with pytest.raises(BadInput, match="another model, or with other examples"):
         list(fit(build("bert", seed=1), reviews(), recipe=QUICK, folder=tmp_path))
+
+
+def test_other_texts_of_a_term_are_another_training(tmp_path: Path):
+    def training(over: Over) -> list[Epoch]:
+        objective = Objective((TASK, Term(task_loss, over=over)))
+        return list(fit(build("bert"), reviews(), objective=objective, recipe=QUICK, folder=tmp_path))
+
+    training(every)
+    with pytest.raises(BadInput, match="another model, or with other examples"):
+        training(labelled)
 
 
 def test_a_nan_loss_stops_with_the_step_and_texts(tmp_path: Path):

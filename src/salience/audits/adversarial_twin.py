@@ -1,6 +1,6 @@
 """Can a model be trained to predict the same with other attention? (Wiegreffe & Pinter 2019, section 4)"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from salience.audits.adversary import FAR
 from salience.audits.finding import Finding, Measure, Verdict, by_difference
 from salience.audits.frozen_weights import guided_by
 from salience.audits.study import Study, standard_name
-from salience.audits.weights import total_variation
+from salience.core.distances import total_variation
 from salience.core.settings import NotNegative
 from salience.core.types import Model
 from salience.errors import BadInput
@@ -55,7 +55,12 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
         raise BadInput("weights of adversarial_twin is empty; give at least one λ")
     base = study.standard()
     correct, trained = study.correct(base), adversaries(study, weights)
-    best, alike = furthest(trained, float(correct.mean()))
+    weight, alike = furthest(
+        {one.weight: float(one.correct.mean()) for one in trained},
+        {one.weight: float(np.nanmean(one.distance)) for one in trained},
+        float(correct.mean()),
+    )
+    best = next(one for one in trained if one.weight == weight)
     by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, "adversary")
     lead = Measure.between("accuracy with frozen weights, the model's − the adversary's", by_base, by_best)
     curve = [
@@ -91,12 +96,12 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
     )
 
 
-def furthest(trained: Sequence[Trained], accuracy: float) -> tuple[Trained, bool]:
-    """The furthest twin that is as accurate as the base, or the most accurate one; and whether it is as accurate."""
-    alike = [one for one in trained if one.correct.mean() >= accuracy - LOSS]
+def furthest(accuracy: Mapping[float, float], distance: Mapping[float, float], base: float) -> tuple[float, bool]:
+    """The λ of the furthest twin that is as accurate as the base, or of the most accurate; and whether it is so."""
+    alike = [weight for weight, value in accuracy.items() if value >= base - LOSS]
     if not alike:
-        return max(trained, key=lambda one: float(one.correct.mean())), False
-    return max(alike, key=lambda one: float(np.nanmean(one.distance))), True
+        return max(accuracy, key=lambda weight: accuracy[weight]), False
+    return max(alike, key=lambda weight: distance[weight]), True
 
 
 def _verdict(alike: bool, distance: Measure, lead: Measure) -> Verdict:

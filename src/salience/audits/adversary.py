@@ -8,7 +8,8 @@ from torch import Tensor
 
 from salience.audits.finding import Finding, Measure, by_share
 from salience.audits.study import Study
-from salience.audits.weights import SAME_OUTPUT, TINY, Attended, Copies, jensen_shannon, kept_mass, total_variation
+from salience.audits.weights import SAME_OUTPUT, Attended, Copies, kept_mass
+from salience.core.distances import TINY, jensen_shannon, total_variation
 from salience.core.passes import exclusive
 from salience.core.randomness import by_token
 from salience.core.rows import in_order

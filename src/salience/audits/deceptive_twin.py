@@ -7,7 +7,8 @@ import numpy as np
 from salience.audits.correlation import PAIRS, correlated
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study
-from salience.audits.weights import SAME_OUTPUT, Attended, total_variation
+from salience.audits.weights import SAME_OUTPUT, Attended
+from salience.core.distances import total_variation
 from salience.core.settings import NotNegative
 from salience.core.types import Model
 from salience.training.deception import imitation

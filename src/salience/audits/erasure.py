@@ -10,7 +10,8 @@ from torch import Tensor
 
 from salience.audits.finding import Finding, Measure, as_well_as
 from salience.audits.study import Study
-from salience.audits.weights import TINY, Attended, jensen_shannon
+from salience.audits.weights import Attended
+from salience.core.distances import TINY, jensen_shannon
 from salience.core.passes import Needs, differentiate
 from salience.core.randomness import by_token
 from salience.core.types import Targets

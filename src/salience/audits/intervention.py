@@ -9,7 +9,8 @@ from torch import Tensor
 from salience.audits.finding import Finding, Measure
 from salience.audits.permutation import shuffled
 from salience.audits.study import Study
-from salience.audits.weights import TINY, Attended, jensen_shannon, total_variation
+from salience.audits.weights import Attended
+from salience.core.distances import TINY, jensen_shannon, total_variation
 from salience.core.erasure import replaced, usual
 from salience.core.passes import forward
 from salience.core.randomness import by_token

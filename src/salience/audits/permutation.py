@@ -8,7 +8,8 @@ from torch import Tensor
 
 from salience.audits.finding import Finding, Measure, by_share
 from salience.audits.study import Study
-from salience.audits.weights import SAME_OUTPUT, Attended, total_variation
+from salience.audits.weights import SAME_OUTPUT, Attended
+from salience.core.distances import total_variation
 from salience.core.randomness import by_token
 
 

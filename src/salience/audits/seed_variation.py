@@ -7,7 +7,7 @@ import torch
 
 from salience.audits.finding import Finding, Measure, by_share
 from salience.audits.study import Study, standard_name
-from salience.audits.weights import jensen_shannon
+from salience.core.distances import jensen_shannon
 from salience.core.settings import Pairs
 
 

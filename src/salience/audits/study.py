@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from salience.audits.weights import Attended, jensen_shannon
+from salience.audits.weights import Attended
+from salience.core.distances import jensen_shannon
 from salience.core.executor import Report
 from salience.core.rows import each_text
 from salience.core.text import Encoded

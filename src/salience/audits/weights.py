@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from salience.core.distances import TINY
 from salience.core.passes import forward
 from salience.core.rows import Pack, Rows, answers, attended_answers
 from salience.core.types import Attends, Batch, LastAttention, Model, Site, Start, on_scale
 from salience.errors import BadInput
 from salience.methods.attention import layer_number, readout
-from salience.training.objectives import TINY
 
 SAME_OUTPUT = 0.05
 """The largest change (TVD) of an output that counts as the same."""
@@ -190,14 +190,3 @@ def kept_mass(a: Float[Tensor, "k h q t"], weights: Float[Tensor, "k h q t"], wh
     own = weights * where
     mass = (a * where).sum(-1, keepdim=True)
     return torch.where(where, own / own.sum(-1, keepdim=True).clamp_min(TINY) * mass, a)
-
-
-def total_variation(p: Float[Tensor, "*n c"], q: Float[Tensor, "*n c"]) -> Float[Tensor, "*n"]:
-    """TVD(p, q) = ½ Σ_c |p_c − q_c|."""
-    return (p - q).abs().sum(-1) / 2
-
-
-def jensen_shannon(p: Float[Tensor, "*n t"], q: Float[Tensor, "*n t"]) -> Float[Tensor, "*n"]:
-    """JSD(p, q) = ½ KL(p ‖ m) + ½ KL(q ‖ m) with m = (p + q) / 2; at most ln 2."""
-    log_m = ((p + q) / 2).clamp_min(TINY).log()
-    return sum((x * (x.clamp_min(TINY).log() - log_m)).sum(-1) for x in (p, q)) / 2  # pyright: ignore

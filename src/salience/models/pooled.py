@@ -42,6 +42,8 @@ class PooledConfig:
     joined: bool = False
     """Whether states are [h; e], the encoder's output beside the embedding."""
     dropout: float = 0.0
+    embedding_std: float = 1.0
+    """Standard deviation of untrained embeddings."""
     longest: int = 4096
     model_type: str = "salience_pooled"
 
@@ -69,6 +71,8 @@ class PooledNetwork(nn.Module):
         width = config.embedding if config.encoder == "embedding" else config.hidden * directions
         width += config.embedding * config.joined
         self.words = nn.Embedding(config.vocabulary, config.embedding, padding_idx=0)
+        with torch.no_grad():
+            self.words.weight.mul_(config.embedding_std)
         self.lstm = (
             nn.LSTM(config.embedding, config.hidden, batch_first=True, bidirectional=directions == 2)
             if config.encoder in ("bilstm", "lstm")

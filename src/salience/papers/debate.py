@@ -219,10 +219,9 @@ class Experiment:
 
     def study(self, name: str, **shape: Any) -> Study:
         """A study whose model is an untrained pooled classifier of this shape, of which twins are trained."""
-        changes: dict[str, Any] = {"embedding": self.embedding, **shape}
+        changes: dict[str, Any] = {"embedding": self.embedding, "embedding_std": self.scale, **shape}
         config = PooledConfig(tuple(self.labels), self.tokenizer.get_vocab_size(), **changes)
         model = Pooled.new(config, self.tokenizer, name=name)
-        model.start_embeddings_from(self.scale * model.words.weight.detach())
         if self.vectors is not None:
             initialise(model, self.vectors)
         model.module.to(self.device or "cpu")

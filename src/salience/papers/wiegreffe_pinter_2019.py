@@ -3,7 +3,7 @@
 Paper: Wiegreffe & Pinter 2019, arXiv:1908.04626
 """
 
-from salience.audits.adversarial_twin import LOSS, WEIGHTS, adversarial_twin
+from salience.audits.adversarial_twin import WEIGHTS, adversarial_twin, furthest
 from salience.audits.adversary import FAR
 from salience.audits.auditor import POOLED
 from salience.audits.finding import Finding
@@ -69,8 +69,8 @@ def _kept(finding: Finding, weights: tuple[float, ...]) -> list[Check]:
     base = finding.measure("accuracy, the model's twin")
     accurate = {weight: finding.measure(f"accuracy, λ = {weight:g}") for weight in weights}
     distant = {weight: finding.measure(f"distance of attention (JSD), λ = {weight:g}") for weight in weights}
-    alike = [w for w in weights if accurate[w].estimate.mean >= base.estimate.mean - LOSS]
-    best = max(alike or weights, key=lambda w: (distant if alike else accurate)[w].estimate.mean)
+    means = ({weight: m.estimate.mean for weight, m in each.items()} for each in (accurate, distant))
+    best, _ = furthest(*means, base.estimate.mean)
     return [keeps_accuracy(f"λ = {best:g}", accurate[best], base), above(distant[best], FAR)]
 
 

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from salience.core.distances import TINY, total_variation
 from salience.core.types import Batch, Edit, Model, Output, Site, on_scale
 from salience.errors import BadInput, choose
 from salience.methods.attention import QueryRow
-from salience.training.objectives import TASK, TINY, HeadChoice, Layers, Objective, Step, Term, attended, every, guided
+from salience.training.objectives import TASK, HeadChoice, Layers, Objective, Step, Term, attended, every, guided
 
 FLOOR = 1e-30
 """Lower bound of a weight in a distance that is to grow. Weights below it are no longer pushed down, and lose order."""
@@ -23,7 +24,7 @@ def output_distance(step: Step) -> Float[Tensor, " b"]:
     """TVD(ŷ, ŷ_ref) = ½ Σ_c |ŷ_c − ŷ_ref,c|: how differently the model predicts from the reference model."""
     reference = _reference(step)
     p, q = (on_scale(output.logits, "probability", step.model.link) for output in (step.output, reference))
-    return (p - q).abs().sum(1) / 2
+    return total_variation(p, q)
 
 
 def attention_distance(

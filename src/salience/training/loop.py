@@ -461,12 +461,19 @@ def epoch_from(stored: Mapping[str, Any]) -> Epoch:
 def training_digest(model: Model, examples: Sequence[Example | Encoded], objective: Objective, recipe: Recipe) -> str:
     """A hash of everything that determines the result of training."""
     result = blake2b(digest(model).encode(), digest_size=16)
-    terms = [(t.name, t.weight, t.schedule, sorted(t.settings.items())) for t in objective.terms]
+    terms = [
+        (t.name, _named(t.loss), _named(t.over), t.weight, t.schedule, sorted(t.settings.items()))
+        for t in objective.terms
+    ]
     reference = None if objective.reference is None else digest(objective.reference)
-    imposed = () if objective.impose is None else (getattr(objective.impose, "__qualname__", repr(objective.impose)),)
+    imposed = () if objective.impose is None else (_named(objective.impose),)
     for value in (recipe, terms, reference, *imposed, *examples):
         result.update(repr(value).encode())
     return result.hexdigest()
+
+
+def _named(function: object) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 Make = Callable[[int], Model]

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from salience.core.distances import TINY
 from salience.core.passes import forward
 from salience.core.types import Batch, Edit, Model, Output, Weights
 from salience.errors import BadInput, UnsupportedModel, choose
@@ -21,9 +22,6 @@ from salience.methods.attention import QueryRow, readout
 
 UNKNOWN = -100
 """The label of an unlabelled text, which the task loss ignores."""
-
-TINY = 1e-12
-"""Lower bound of a probability, so that its logarithm is finite."""
 
 Divergence = Literal["kl", "reverse_kl", "mse", "order"]
 DIVERGENCES = get_args(Divergence)

@@ -4,9 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from salience.core.distances import TINY
 from salience.core.types import Batch, Model
 from salience.errors import BadInput
-from salience.training.objectives import TINY, Step
+from salience.training.objectives import Step
 
 
 def conicity(step: Step) -> Float[Tensor, " b"]:

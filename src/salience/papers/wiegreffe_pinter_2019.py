@@ -3,10 +3,12 @@
 Paper: Wiegreffe & Pinter 2019, arXiv:1908.04626
 """
 
+from collections.abc import Mapping
+
 from salience.audits.adversarial_twin import WEIGHTS, adversarial_twin, furthest
 from salience.audits.adversary import FAR
 from salience.audits.auditor import POOLED
-from salience.audits.finding import Finding
+from salience.audits.finding import Finding, Measure
 from salience.audits.frozen_weights import frozen_weights
 from salience.audits.seed_variation import seed_variation
 from salience.audits.uniform_attention import uniform_attention
@@ -69,9 +71,12 @@ def _kept(finding: Finding, weights: tuple[float, ...]) -> list[Check]:
     base = finding.measure("accuracy, the model's twin")
     accurate = {weight: finding.measure(f"accuracy, λ = {weight:g}") for weight in weights}
     distant = {weight: finding.measure(f"distance of attention (JSD), λ = {weight:g}") for weight in weights}
-    means = ({weight: m.estimate.mean for weight, m in each.items()} for each in (accurate, distant))
-    best, _ = furthest(*means, base.estimate.mean)
+    best, _ = furthest(_means(accurate), _means(distant), base.estimate.mean)
     return [keeps_accuracy(f"λ = {best:g}", accurate[best], base), above(distant[best], FAR)]
+
+
+def _means(measures: Mapping[float, Measure]) -> dict[float, float]:
+    return {weight: measure.estimate.mean for weight, measure in measures.items()}
 
 
 PAPER = Paper(

@@ -130,6 +130,11 @@ class Size:
 
 QUICK_SEARCH = Search(steps=100, restarts=2)
 
+IMPROVEMENT = {"quick": Size(train=2000, test=200, search=QUICK_SEARCH), "full": Size(train=None, test=2000)}
+"""The sizes of the papers that make attention a better explanation."""
+
+DIRECTIONS_ONLY = "No published numbers are given beside ours: only the paper's directions are compared."
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:

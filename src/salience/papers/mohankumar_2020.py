@@ -3,14 +3,13 @@
 Paper: Mohankumar et al. 2020, arXiv:2004.14243
 """
 
-from salience.audits.auditor import POOLED
 from salience.audits.improvement import diverse_states
 from salience.papers.debate import (
-    QUICK_SEARCH,
+    DIRECTIONS_ONLY,
+    IMPROVEMENT,
     Experiment,
     Outcome,
     Paper,
-    Size,
     above,
     exceeds,
     keeps_accuracy,
@@ -47,11 +46,8 @@ PAPER = Paper(
     name="mohankumar_2020",
     title="Towards Transparent and Explainable Attention Models",
     source="Mohankumar et al. 2020, arXiv:2004.14243",
-    sizes={
-        "quick": Size(train=2000, test=200, recipe=POOLED, search=QUICK_SEARCH),
-        "full": Size(train=None, test=2000, recipe=POOLED),
-    },
+    sizes=IMPROVEMENT,
     protocol=protocol,
     pretrained=True,
-    notes=("No published numbers are given beside ours: only the paper's directions are compared.",),
+    notes=(DIRECTIONS_ONLY,),
 )

@@ -3,15 +3,14 @@
 Paper: Tutek & Šnajder 2020, arXiv:2005.09379
 """
 
-from salience.audits.auditor import POOLED
 from salience.audits.improvement import word_tying
 from salience.errors import BadInput
 from salience.papers.debate import (
-    QUICK_SEARCH,
+    DIRECTIONS_ONLY,
+    IMPROVEMENT,
     Experiment,
     Outcome,
     Paper,
-    Size,
     above,
     keeps_accuracy,
     quantities,
@@ -46,11 +45,8 @@ PAPER = Paper(
     name="tutek_snajder_2020",
     title="Staying True to Your Word: (How) Can Attention Become Explanation?",
     source="Tutek & Šnajder 2020, arXiv:2005.09379",
-    sizes={
-        "quick": Size(train=2000, test=200, recipe=POOLED, search=QUICK_SEARCH),
-        "full": Size(train=None, test=2000, recipe=POOLED),
-    },
+    sizes=IMPROVEMENT,
     protocol=protocol,
     pretrained=True,
-    notes=("No published numbers are given beside ours: only the paper's directions are compared.",),
+    notes=(DIRECTIONS_ONLY,),
 )

@@ -7,9 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, CanineTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BartConfig,
+    BertConfig,
+    BertForMaskedLM,
+    CanineTokenizer,
+    MptConfig,
+)
 
 import salience
+from salience import explain
 from salience.core.passes import Needs, differentiate, forward, resolve
 from salience.core.target import Target
 from salience.core.types import Site, Targets, Weights
@@ -363,3 +372,63 @@ def test_attention_and_hidden_states_are_transformers_own(shape: str):
         for layer in range(1, model.layers):  # some models norm the last state before they return it
             h = theirs.hidden_states[layer][0]
             torch.testing.assert_close(ours.hidden[layer][row, :n], h, rtol=1e-4, atol=5e-5)
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "lrp", "value_zeroing"])
+def test_a_compiled_model_is_explained_like_the_model_inside(method: str):
+    model = build("llama_lm")
+    compiled = salience.wrap(torch.compile(model.module, backend="eager"), model.tokenizer)
+    assert compiled.module is model.module
+    assert explain(compiled, TEXTS[:1], method)[0].scores == explain(model, TEXTS[:1], method)[0].scores
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_gradients_of_quantized_layers_are_refused():
+    model = build("bert")
+    module = torch.ao.quantization.quantize_dynamic(model.module.eval(), {torch.nn.Linear}, dtype=torch.qint8)
+    quantized = salience.wrap(module, model.tokenizer)
+    assert any(explain(quantized, TEXTS[:1], "occlusion")[0].scores)
+    for method in ("gradient", "lrp", "integrated_gradients"):
+        with pytest.raises(UnsupportedModel, match=r"quantized layers \(Linear\).*Load it unquantized"):
+            explain(quantized, TEXTS[:1], method)
+
+
+def test_a_model_with_adapters_is_explained_with_them():
+    peft = pytest.importorskip("peft")
+    model = build("llama_lm")
+    plain = explain(model, TEXTS[:1], "value_zeroing")[0].scores
+    torch.manual_seed(1)
+    adapted = peft.get_peft_model(model.module, peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False))
+    result = explain(salience.wrap(adapted, model.tokenizer), TEXTS[:1], "value_zeroing")[0].scores
+    ids = torch.tensor([model.encode(TEXTS[:1])[0].ids])
+    batch = model.batch(model.encode(TEXTS[:1]))
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch).logits, adapted.eval()(input_ids=ids).logits[:, -1])
+    assert result != pytest.approx(plain, abs=1e-4)
+
+
+def test_learned_vectors_before_the_text_are_refused():
+    peft = pytest.importorskip("peft")
+    model = build("gpt2_lm")
+    prompted = peft.get_peft_model(model.module, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    with pytest.raises(UnsupportedModel, match="puts learned vectors before the text"):
+        salience.wrap(prompted, model.tokenizer)
+
+
+def test_a_decoder_taken_alone_has_its_own_layers():
+    sizes = {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}
+    config = BartConfig(
+        vocab_size=len(tokenizer("bare")), **sizes, pad_token_id=1, bos_token_id=0, eos_token_id=0, is_decoder=True
+    )
+    model = salience.wrap(AutoModelForCausalLM.from_config(config), tokenizer("bare"))
+    assert model.layers == 2
+    for method in ("attention", "value_zeroing"):
+        assert any(explain(model, TEXTS[:1], method)[0].scores)
+
+
+def test_the_length_of_mpt_is_a_limit():
+    config = MptConfig(d_model=32, n_layers=1, n_heads=4, max_seq_len=16, vocab_size=len(tokenizer("bare")))
+    model = salience.wrap(AutoModelForCausalLM.from_config(config), tokenizer("bare"))
+    with pytest.warns(TruncatedText):
+        (encoded,) = model.encode(["a fine film " * 20])
+    assert len(encoded.ids) == 16

@@ -244,6 +244,11 @@ class HuggingFace:
             attention = None if calls_sdpa(self.module) else "differentiable"
         self._check_states(hidden or edit_hidden is not None, attention is not None)
         e = self.words(batch.ids) if embeddings is None else embeddings
+        if e.requires_grad and self.network.quantized is not None:
+            raise UnsupportedModel(
+                f"{self.name} has quantized layers ({self.network.quantized}), through which torch computes no "
+                "gradients. Load it unquantized, or use a method without gradients, such as occlusion."
+            )
         watch = Watch(edit_attention, attention, calls=0 if start is None else start.layer)
         with ExitStack() as stack:
             stack.enter_context(self._entering(e))

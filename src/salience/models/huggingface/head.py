@@ -26,7 +26,7 @@ from salience.errors import BadModel, UnsupportedModel
 from salience.models.files import check
 from salience.models.huggingface.checkpoint import check_files
 from salience.models.huggingface.hooks import blocks, hidden_states, with_part
-from salience.models.huggingface.network import agree
+from salience.models.huggingface.network import agree, without_cache
 
 REMEDIES = (
     "Name the pretrained checkpoint that it was fine-tuned from (head='bert-base-uncased', or a folder), fit a head "
@@ -182,7 +182,7 @@ def _try(model: PreTrainedModel) -> _Trial:
     handles = [part.register_forward_hook(record) for part in model.modules() if part not in inside]
     try:
         with frozen(model), torch.no_grad(), hidden_states(model, noise) as states:
-            logits = model(input_ids=ids).logits
+            logits = model(input_ids=ids, **without_cache(model)).logits
     finally:
         for handle in handles:
             handle.remove()

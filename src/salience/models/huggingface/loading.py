@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -14,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from salience.errors import BadModel, choose
+from salience.errors import BadModel, UnsupportedModel, choose
 from salience.models.files import reporting
 from salience.models.huggingface.adapter import HuggingFace
 from salience.models.huggingface.checkpoint import check_files, check_layers
@@ -23,9 +24,27 @@ from salience.models.huggingface.head import quiet
 TASKS = {"classify": AutoModelForSequenceClassification, "generate": AutoModelForCausalLM}
 
 
-def wrap(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None) -> HuggingFace:
-    """Wrap a model that is already loaded. The model itself is not changed."""
-    return HuggingFace(model, tokenizer, name or model.config.name_or_path or type(model).__name__)
+def wrap(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None) -> HuggingFace:
+    """Wrap a model that is already loaded. The model itself is not changed.
+
+    Of a compiled model and of one with adapters of PEFT, the transformers model inside is used.
+    """
+    inner = _inner(model)
+    return HuggingFace(inner, tokenizer, name or inner.config.name_or_path or type(inner).__name__)
+
+
+def _inner(model: Any) -> PreTrainedModel:
+    """The transformers model inside of wrappers that call it."""
+    if hasattr(model, "_orig_mod"):  # compiled code has no calls of torch functions that rules could replace
+        return _inner(model._orig_mod)
+    if not hasattr(model, "get_base_model"):
+        return model
+    if model.active_peft_config.is_prompt_learning:
+        raise UnsupportedModel(
+            f"{type(model).__name__} puts learned vectors before the text, which is not supported; use the base model, "
+            "or an adapter that changes layers, such as LoRA"
+        )
+    return _inner(model.get_base_model())
 
 
 def load(

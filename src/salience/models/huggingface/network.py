@@ -19,6 +19,9 @@ from salience.errors import UnsupportedModel
 from salience.models.huggingface.hooks import hidden_states, no_hooks_left, replaced_embeddings, starting_from
 from salience.models.huggingface.prefix import keeps_everything
 
+QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+"""Where torch keeps its quantized layers."""
+
 UNLIMITED = 10**6
 """The limit in tokens if neither the tokenizer nor the model has one."""
 
@@ -44,7 +47,9 @@ class Network:
 
     @property
     def layers(self) -> int:
-        return int(self.config.num_hidden_layers)
+        # The decoder of an encoder-decoder, taken alone, keeps the encoder's layers as num_hidden_layers.
+        own = getattr(self.config, "decoder_layers", None) if self.generates else None
+        return int(own or self.config.num_hidden_layers)
 
     @property
     def device(self) -> torch.device:
@@ -84,8 +89,8 @@ class Network:
             for name, part in self.module.named_modules()
             if isinstance(part, nn.Embedding) and name.rpartition(".")[2] in {"position_embeddings", "wpe"}
         ]
-        named = getattr(self.config, "max_position_embeddings", None)
-        return int(min(n for n in (*(limits or [named or UNLIMITED]), UNLIMITED) if n > 0))
+        named = [getattr(self.config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
+        return int(min(n for n in (*(limits or named), UNLIMITED) if n is not None and n > 0))
 
     # -------------------------------------------------------------------------------------------------- calls
 
@@ -125,8 +130,7 @@ class Network:
         extras: dict[str, Any] = {} if getattr(self.module.config, "return_dict", True) else {"return_dict": True}
         if batch.segments is not None:
             extras["token_type_ids"] = batch.segments
-        if "use_cache" in self.parameters:
-            extras["use_cache"] = False
+        extras |= without_cache(self.module)
         if self.generates and "logits_to_keep" in self.parameters:
             extras["logits_to_keep"] = self._ends(batch).unique()
         return extras
@@ -184,6 +188,12 @@ class Network:
         return not bool(slope[:, -1].any())
 
     @cached_property
+    def quantized(self) -> str | None:
+        """The kind of layer that torch computes no gradients through; None if there is none."""
+        kinds = (type(part) for part in self.module.modules())
+        return next((k.__name__ for k in kinds if k.__module__.startswith(QUANTIZED)), None)
+
+    @cached_property
     def respects_the_mask(self) -> bool:
         """Whether a padded text gets the same logits as alone."""
         batch = self.trial()
@@ -227,6 +237,11 @@ class Network:
     def can_resume(self) -> bool:
         """Whether the model is a decoder that caches all keys and values."""
         return {"past_key_values", "position_ids"} <= self.parameters and self.causal and keeps_everything(self.config)
+
+
+def without_cache(module: nn.Module) -> dict[str, bool]:
+    """The option that keeps a decoder from storing keys and values."""
+    return {"use_cache": False} if "use_cache" in signature(module.forward).parameters else {}
 
 
 def _random_slope(y: Tensor, x: Tensor) -> Tensor:

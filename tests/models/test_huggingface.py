@@ -23,6 +23,7 @@ from salience.core.passes import Needs, differentiate, forward, resolve
 from salience.core.target import Target
 from salience.core.types import Site, Targets, Weights
 from salience.errors import BadInput, BadModel, TruncatedText, UnsupportedModel
+from salience.models.huggingface import tokens
 from shapes import CLASSIFIERS, LANGUAGE_MODELS, TEXTS, build, tokenizer
 
 
@@ -432,3 +433,37 @@ def test_the_length_of_mpt_is_a_limit():
     with pytest.warns(TruncatedText):
         (encoded,) = model.encode(["a fine film " * 20])
     assert len(encoded.ids) == 16
+
+
+@pytest.mark.parametrize("shape", LANGUAGE_MODELS)
+def test_the_beginning_of_a_prompt_that_is_too_long_is_cut_off(shape: str):
+    """Otherwise another next token would be explained."""
+    model, side = build(shape), "right"
+    text = " ".join(f"film {i}" for i in range(60))
+    with pytest.warns(TruncatedText, match=r"characters 0 to \d+ were not seen"):
+        (encoded,) = model.encode([text])
+    assert len(encoded.ids) == 64
+    assert max(end for _, end in encoded.offsets) == len(text)
+    assert model.tokenizer.truncation_side == side
+    assert list(encoded.ids) == model.tokenizer(text).input_ids[-64:]
+
+
+@pytest.mark.parametrize("shape", ["bert", "roberta", "xlm_roberta", "gpt2", "gpt2_lm"])
+def test_of_a_very_long_text_only_the_end_that_is_kept_is_tokenised(shape: str, monkeypatch):
+    model, asked = build(shape), []
+    text = " ".join(f"Film{i}, naïve!" for i in range(3000))
+    side = "left" if shape == "gpt2_lm" else "right"
+    monkeypatch.setattr(tokens, "LONG", 10**6)
+    with pytest.warns(TruncatedText) as whole:
+        (expected,) = model.encode([text])
+    monkeypatch.undo()
+    plain = tokens._encoding
+    monkeypatch.setattr(
+        tokens, "_encoding", lambda tok, texts, *a, **b: asked.append(len(texts[0])) or plain(tok, texts, *a, **b)
+    )
+    with pytest.warns(TruncatedText) as cut:
+        (encoded,) = model.encode([text])
+    assert encoded == expected
+    assert [str(w.message) for w in cut] == [str(w.message) for w in whole]
+    assert max(asked) < len(text) / 2
+    assert (min(a for a, b in encoded.offsets if b) > 0) == (side == "left")

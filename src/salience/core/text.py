@@ -80,6 +80,20 @@ def beginning(text: str, limit: int, first: Callable[[str], Sequence[object]]) -
     return text
 
 
+def ending(text: str, limit: int, last: Callable[[str], Sequence[object]]) -> int:
+    """Return where a text may be cut so that its last ``limit`` tokens stay: 0, unless it is far longer than that.
+
+    ``last`` returns the last ``limit + 1`` tokens of a text. As in :func:`beginning`, half the length must do as well.
+    """
+    length, before = LONG * limit, None
+    while 2 * length < len(text):
+        tokens = last(text[(start := _word_end(text, len(text) - length)) :])
+        if len(tokens) > limit and tokens == before:
+            return start
+        length, before = 2 * length, tokens
+    return 0
+
+
 def _word_end(text: str, length: int) -> int:
     """The last end of a word before ``length``, or ``length`` itself if there is no white space near."""
     ends = [m.start() for m in _WORD_END.finditer(text, length - length // 4, length)]

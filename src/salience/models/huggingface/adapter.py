@@ -135,7 +135,9 @@ class HuggingFace:
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         limit = min(self.network.positions, self._longest or self.network.positions)
-        encoded = encode(self.tokenizer, texts, limit, segments=self._has_segments)
+        # The next token follows the end of a text.
+        side = "left" if self.generates else None
+        encoded = encode(self.tokenizer, texts, limit, segments=self._has_segments, cut=side)
         for e in encoded:
             self._check_ids(e)
         return encoded

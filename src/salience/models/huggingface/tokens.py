@@ -1,18 +1,24 @@
 """Tokenisation with character offsets, as reported by the tokenizer."""
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
 from salience.core.executor import lock_of
-from salience.core.text import LONG, Encoded, Span, Text, beginning, unread
+from salience.core.text import LONG, Encoded, Span, Text, beginning, ending, unread
 from salience.errors import BadInput, BadModel, TruncatedText, too_long
 
+Side = Literal["left", "right"]
+"""The end at which a text that is too long is cut off."""
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int, *, segments: bool) -> list[Encoded]:
-    """Encode each text or pair, truncated to ``limit`` tokens with a warning.
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int, *, segments: bool, cut: Side | None = None
+) -> list[Encoded]:
+    """Encode each text or pair, truncated to ``limit`` tokens with a warning, at the tokenizer's own side by default.
 
     With ``segments``, token types are kept if the tokenizer returns them.
     """
@@ -22,21 +28,33 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text], limit: int
             "to the text. Load the fast version: AutoTokenizer.from_pretrained(..., use_fast=True)."
         )
     typed = segments and "token_type_ids" in tokenizer.model_input_names
-    return [_encode(tokenizer, text, limit, number, typed) for number, text in enumerate(texts)]
+    with lock_of(tokenizer), _cutting(tokenizer, cut):  # truncation is a setting of the tokenizer
+        return [_encode(tokenizer, text, limit, number, typed) for number, text in enumerate(texts)]
+
+
+@contextmanager
+def _cutting(tokenizer: PreTrainedTokenizerBase, side: Side | None) -> Generator[None]:
+    """Cut off texts at this side, instead of the tokenizer's own."""
+    own = tokenizer.truncation_side
+    tokenizer.truncation_side = side or own
+    try:
+        yield
+    finally:
+        tokenizer.truncation_side = own
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: int, typed: bool) -> Encoded:
     parts = _check(text, number)
-    with lock_of(tokenizer):  # truncation is a setting of the tokenizer
-        read = _beginnings(tokenizer, parts, limit)
-        encoding = _encoding(tokenizer, *read, max_length=limit)
+    read = _read(tokenizer, parts, limit)
+    encoding = _encoding(tokenizer, [part[a:b] for part, (a, b) in zip(parts, read, strict=True)], limit)
     pair_at = len(parts[0]) + 1 if len(parts) == 2 else None
-    offsets = _offsets(encoding, pair_at)
+    starts = tuple(start + at for (start, _), at in zip(read, (0, pair_at or 0), strict=False))
+    offsets = _offsets(encoding, starts)
     special = tuple(bool(s) for s in encoding.special_tokens_mask)
     if all(special):
         raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
     joined = "\n".join(parts)
-    unseen = _unseen(encoding, joined, pair_at, [(len(a), len(b.rstrip())) for a, b in zip(read, parts, strict=True)])
+    unseen = _unseen(encoding, joined, starts, _unread(parts, read, pair_at or 0))
     if encoding.overflowing:
         warnings.warn(too_long(number, limit, unseen), TruncatedText, stacklevel=2)
     return Encoded(
@@ -51,52 +69,65 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: Text, limit: int, number: 
     )
 
 
-def _encoding(tokenizer: PreTrainedTokenizerBase, text: str, second: str | None = None, **options: Any) -> Any:
-    output: Any = tokenizer(text, second, truncation=True, **options)
+def _encoding(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], limit: int, **options: Any) -> Any:
+    text, second = texts if len(texts) == 2 else (*texts, None)
+    output: Any = tokenizer(text, second, truncation=True, max_length=limit, **options)
     return output.encodings[0]
 
 
-def _beginnings(tokenizer: PreTrainedTokenizerBase, parts: tuple[str, ...], limit: int) -> tuple[str, ...]:
-    """The texts without what is so far beyond the limit that it cannot matter.
+def _read(tokenizer: PreTrainedTokenizerBase, parts: tuple[str, ...], limit: int) -> list[Span]:
+    """The spans of the texts without what is so far beyond the limit that it cannot matter.
 
     Of a pair, the longer text is truncated first, so only one that is longer than the other in any case is cut.
     """
 
-    def first(text: str) -> list[tuple[int, Span]]:
-        encoding = _encoding(tokenizer, text, max_length=limit + 1, add_special_tokens=False)
-        return list(zip(encoding.ids, encoding.offsets, strict=True))
+    def tokens(text: str) -> list[tuple[int, int, int]]:
+        """The first or last tokens, with offsets from the end of the text that is kept."""
+        encoding = _encoding(tokenizer, [text], limit + 1, add_special_tokens=False)
+        base = len(text) if left else 0
+        return [(i, start - base, end - base) for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)]
 
+    left = tokenizer.truncation_side == "left"
     long = [p for p in parts if len(p) > 2 * LONG * limit]
-    if tokenizer.truncation_side != "right" or len(long) != 1:
-        return parts
-    if any(len(first(p)) > limit for p in parts if p is not long[0]):
-        return parts
-    return tuple(beginning(p, limit, first) if p is long[0] else p for p in parts)
+    if len(long) != 1 or any(len(tokens(p)) > limit for p in parts if p is not long[0]):
+        return [(0, len(p)) for p in parts]
+
+    def kept(text: str) -> Span:
+        return (ending(text, limit, tokens), len(text)) if left else (0, len(beginning(text, limit, tokens)))
+
+    return [kept(p) if p is long[0] else (0, len(p)) for p in parts]
 
 
-def _offsets(encoding: Any, pair_at: int | None) -> tuple[Span, ...]:
-    """Spans in the joined text; special tokens have none."""
-    starts = {0: 0, 1: pair_at or 0}
+def _unread(parts: tuple[str, ...], read: Sequence[Span], pair_at: int) -> list[list[Span]]:
+    """What of each text was not even tokenised, as spans of the joined text."""
+    ends = [
+        [(0, len(part[:start].rstrip())), (end, len(part.rstrip()))]
+        for part, (start, end) in zip(parts, read, strict=True)
+    ]
+    return [[(a + at, b + at) for a, b in own if a < b] for own, at in zip(ends, (0, pair_at), strict=False)]
+
+
+def _offsets(encoding: Any, starts: Sequence[int]) -> tuple[Span, ...]:
+    """Spans in the joined text, in which what was read of each text starts at ``starts``; special tokens have none."""
     return tuple(
         (0, 0) if part is None else (start + starts[part], end + starts[part])
         for part, (start, end) in zip(encoding.sequence_ids, encoding.offsets, strict=True)
     )
 
 
-def _unseen(encoding: Any, text: str, pair_at: int | None, unread_ends: Sequence[Span]) -> tuple[Span, ...]:
-    """The spans that were cut off, from either text of a pair and at either end.
-
-    ``unread_ends`` are the ends of the texts that were not even tokenised, counted from the start of each.
-    """
+def _unseen(encoding: Any, text: str, starts: Sequence[int], not_read: Sequence[Sequence[Span]]) -> tuple[Span, ...]:
+    """The spans that were cut off, from either text of a pair and at either end; ``not_read`` was not tokenised."""
 
     def of(part: int, piece: Any) -> list[Span]:
-        return [span for span, p in zip(_offsets(piece, pair_at), piece.sequence_ids, strict=True) if p == part]
+        return [span for span, p in zip(_offsets(piece, starts), piece.sequence_ids, strict=True) if p == part]
 
-    lost = {part: [span for piece in encoding.overflowing for span in of(part, piece)] for part in (0, 1)}
-    for part, (start, end) in enumerate(unread_ends):
-        if start < end:
-            lost[part].append((start + (pair_at or 0) * part, end + (pair_at or 0) * part))
-    return tuple(span for part in (0, 1) for span in unread(text, of(part, encoding), lost[part]))
+    return tuple(
+        span
+        for part, ends in enumerate(not_read)
+        for span in unread(
+            text, of(part, encoding), [*(span for piece in encoding.overflowing for span in of(part, piece)), *ends]
+        )
+    )
 
 
 def _check(text: Text, number: int) -> tuple[str, ...]:

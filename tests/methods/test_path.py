@@ -19,7 +19,7 @@ from salience.core.passes import forward, frozen, resolve
 from salience.core.randomness import generators
 from salience.core.target import Target
 from salience.core.types import Attribution, Batch, Model, Targets
-from salience.errors import BadInput
+from salience.errors import BadInput, ImpreciseScores
 from salience.explanations.explainer import explain
 from salience.methods import quadrature
 from salience.methods.path import gradient_shap, integrated_gradients
@@ -443,3 +443,10 @@ def test_scores_sum_to_what_the_path_climbs(seed: int, baseline: str):
     b = replaced(model, batch, batch.content, baseline)
     ends = target(forward(model, batch).logits) - target(forward(model, batch, embeddings=b).logits)
     assert torch.allclose(results.scores.sum(1), ends, atol=2e-2 * float(results.scores.abs().max()) + 1e-4)
+
+
+def test_an_integral_that_does_not_converge_is_a_warning():
+    """At 0, the norm of a decoder makes the slope steep."""
+    message = r"did not converge for 1 of 1 texts: with 129 nodes.*Use lrp or occlusion"
+    with pytest.warns(ImpreciseScores, match=message):
+        explain(build("llama_lm"), TEXTS[:1], "integrated_gradients", baseline="zero")

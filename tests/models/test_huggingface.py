@@ -467,3 +467,8 @@ def test_of_a_very_long_text_only_the_end_that_is_kept_is_tokenised(shape: str, 
     assert [str(w.message) for w in cut] == [str(w.message) for w in whole]
     assert max(asked) < len(text) / 2
     assert (min(a for a, b in encoded.offsets if b) > 0) == (side == "left")
+
+
+def test_a_language_model_has_no_pairs():
+    with pytest.raises(BadInput, match="text 1 is a pair, and tiny-gpt2_lm continues one text; join the two"):
+        explain(build("gpt2_lm"), ["The capital", ("The capital of", "France")], "input_x_gradient")

@@ -1,5 +1,6 @@
 """Methods that integrate the gradient along a path from a baseline to the input."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -15,10 +16,13 @@ from salience.core.randomness import Draws, padded
 from salience.core.rows import Pack, Rows, observed, value
 from salience.core.settings import Count, Nodes, NotNegative, Positive, Seed
 from salience.core.types import Attribution, Batch, Model, Targets
-from salience.errors import BadInput, choose
+from salience.errors import BadInput, ImpreciseScores, choose
 from salience.methods import quadrature
 from salience.methods.gradient import dot, value_range
 from salience.methods.quadrature import Rule
+
+IMPRECISE = 0.1
+"""The typical error, relative to the strongest score, from which on scores are said to be imprecise."""
 
 
 def integrated_gradients(
@@ -119,7 +123,22 @@ def _adaptive_nodes(path: _Path, tolerance: float, most: int, settings: Mapping[
     rises = torch.tensor([c.heights[-1] - c.heights[0] for c in curves])
     gaps = {"completeness": scores.sum(1) - rises.float(), "typical_error": torch.tensor([c.error for c in curves])}
     nodes = torch.tensor([len(c.alphas) for c in curves])
+    _warn_of_errors(curves, most)
     return Attribution(scores.to(path.start.device), gaps, {**settings, "nodes": nodes})
+
+
+def _warn_of_errors(curves: Sequence[quadrature.Curve], most: int) -> None:
+    """Warn of integrals that did not converge, as on paths that start near 0, where a norm makes slopes steep."""
+    ended = [(c.error, np.abs(c.integral).max()) for c in curves if len(c.alphas) >= most]
+    far = [error / largest for error, largest in ended if error > IMPRECISE * largest]
+    if far:
+        warnings.warn(
+            f"integrated_gradients did not converge for {len(far)} of {len(curves)} texts: with {most} nodes, the "
+            f"typical error of a score is up to {max(far):.0%} of the strongest. Use lrp or occlusion, or another "
+            "baseline.",
+            ImpreciseScores,
+            stacklevel=2,
+        )
 
 
 def _at(path: _Path, alphas: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -134,6 +134,10 @@ class HuggingFace:
         return self.words.weight.device
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        if self.generates and (pairs := [i for i, text in enumerate(texts) if not isinstance(text, str)]):
+            raise BadInput(
+                f"text {pairs[0]} is a pair, and {self.name} continues one text; join the two as the model expects them"
+            )
         limit = min(self.network.positions, self._longest or self.network.positions)
         # The next token follows the end of a text.
         side = "left" if self.generates else None

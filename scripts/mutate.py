@@ -25,6 +25,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -126,9 +127,8 @@ def tests_of(file: Path) -> list[str]:
 
 def examined(copy: Path, file: Path, sample: int, seed: int) -> list[bool]:
     """Whether each change of a file is noticed. Those that are not are printed."""
-    tests, source = tests_of(file), file.read_text("utf-8")
-    changes = list(changes_of(file, source))
-    chosen = random.Random(seed).sample(changes, min(sample or len(changes), len(changes)))
+    changes = list(changes_of(file))
+    chosen = chosen_of(changes, file.read_text("utf-8"), sample or len(changes), random.Random(seed))
     with use_db(RECORD) as record:
         known = dict(record.results)
         listed = {item.job_id for item in record.work_items}
@@ -136,18 +136,18 @@ def examined(copy: Path, file: Path, sample: int, seed: int) -> list[bool]:
         waiting = [i for i in chosen if i.job_id not in known or not known[i.job_id].is_killed]
         print(f"{file}: {len(chosen)} of {len(changes)} changes, {len(waiting)} to try", flush=True)
         if waiting:
-            for item, result in tried(copy, file, tests, waiting):
+            for item, result in tried(copy, file, tests_of(file), waiting):
                 record.set_result(item.job_id, result)
                 if not result.is_killed:
                     print(result.diff, flush=True)
         known = dict(record.results)
-    ended = [known[item.job_id].is_killed for item in chosen if known[item.job_id].test_outcome]
+    ended = [known[item.job_id].is_killed for item in chosen]
     print(f"{file}: {sum(ended)} of {len(ended)} noticed", flush=True)
     return ended
 
 
-def changes_of(file: Path, source: str) -> Iterator[WorkItem]:
-    tree = get_ast_from_path(file)
+def changes_of(file: Path) -> Iterator[WorkItem]:
+    tree, source = get_ast_from_path(file), file.read_text("utf-8")
     for name in operator_names():
         if any(part in name for part in IGNORED) or get_operator(name).arguments():
             continue
@@ -156,6 +156,35 @@ def changes_of(file: Path, source: str) -> Iterator[WorkItem]:
         for occurrence, (start, end) in enumerate(places):
             key = hashlib.sha256(f"{file} {name} {occurrence}\n{source}".encode()).hexdigest()
             yield WorkItem.single(key, MutationSpec(file, name, occurrence, start, end))
+
+
+def chosen_of(changes: Sequence[WorkItem], source: str, sample: int, rng: random.Random) -> list[WorkItem]:
+    """A random sample: one change at each place before a second at any, and none that Python cannot compile.
+
+    Otherwise half of the sample would be one arithmetic operator for another, which there are many of.
+    """
+    before, shuffled = Counter[tuple[int, int]](), list[tuple[int, WorkItem]]()
+    for item in rng.sample(changes, len(changes)):
+        place = item.mutations[0].start_pos
+        shuffled.append((before[place], item))
+        before[place] += 1
+    turns = (item for _, item in sorted(shuffled, key=lambda pair: pair[0]))
+    return list(
+        islice((item for item in turns if (after := changed(source, item)) != source and compiles(after)), sample)
+    )
+
+
+def changed(source: str, item: WorkItem) -> str:
+    (change,) = item.mutations
+    return mutate_code(source, get_operator(change.operator_name)(), change.occurrence) or source
+
+
+def compiles(source: str) -> bool:
+    try:
+        compile(source, "changed", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def tried(
@@ -171,21 +200,18 @@ def tried(
     gc.freeze()
     noticed = Counter[str]()
     for item in sorted(items, key=lambda i: i.mutations[0].start_pos):
-        change = item.mutations[0]
-        after = mutate_code(before, get_operator(change.operator_name)(), change.occurrence)
-        if after is None or after == before:
-            yield item, WorkResult(WorkerOutcome.SKIPPED)
-            continue
+        after = changed(before, item)
         (copy / file).write_text(after, "utf-8")
         order = sorted(unchanged.seconds, key=lambda test: unchanged.seconds[test] / (1 + noticed[test]))
         report = run(copy, tests, limit, order)
         (copy / file).write_text(before, "utf-8")
         noticed[report.failed] += 1
         outcome = TestOutcome.KILLED if report.failed else TestOutcome.SURVIVED
-        yield item, WorkResult(WorkerOutcome.NORMAL, report.failed, outcome, difference(change, before, after))
+        yield item, WorkResult(WorkerOutcome.NORMAL, report.failed, outcome, difference(item, before, after))
 
 
-def difference(change: MutationSpec, before: str, after: str) -> str:
+def difference(item: WorkItem, before: str, after: str) -> str:
+    (change,) = item.mutations
     pairs = zip(before.splitlines(), after.splitlines(), strict=False)
     old, new = next(((a.strip(), b.strip()) for a, b in pairs if a != b), ("", ""))
     return f"  line {change.start_pos[0]}: {old}\n      {change.operator_name.split('/')[-1]}: {new}"

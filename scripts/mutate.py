@@ -25,10 +25,13 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from itertools import islice
+from itertools import accumulate, islice
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
+from warnings import catch_warnings
 
+import pytest
 from cosmic_ray.ast import ast_nodes, get_ast_from_path
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
@@ -67,11 +70,30 @@ IGNORED = ("BitOr", "Is_", "IsNot")
 RECORD = Path("out/mutate.sqlite")
 """The record: what became of each change. `cr-report` reads it too."""
 
+SECONDS = Path("out/mutate.json")
+"""How long each test took the last time, on the processor."""
+
 REPORT = "report.json"
 """Where a process that tests says what it has seen."""
 
 LEAST = 0.9
 """The share of changes that must be noticed."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which tests are run, and in which order: the quickest and those that noticed most changes, for some seconds."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    most: float = inf
+    noticed: Mapping[str, int] = field(default_factory=Counter[str])
+
+    def __call__(self, tests: Sequence[str]) -> list[str]:
+        """Tests that are not known yet come first."""
+        cost = {test: self.seconds.get(test, 0.0) for test in tests}
+        ordered = sorted(tests, key=lambda test: cost[test] / (1 + self.noticed.get(test, 0)))
+        total = accumulate(cost[test] for test in ordered)
+        return [test for test, until in zip(ordered, total, strict=True) if until <= self.most]
 
 
 @dataclass(frozen=True)
@@ -91,6 +113,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--sample", type=int, default=100, help="changes per file; 0 for all of them")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--seconds", type=float, default=60, help="the most that the tests of one change may take")
     parser.add_argument("--fresh", action="store_true", help="also try again what was noticed the last time")
     options = parser.parse_args()
     root = Path.cwd()
@@ -108,7 +131,7 @@ def main() -> None:
         preload(passed(copy, ["--collect-only", *paths]))
         for file in files:
             with ProcessPoolExecutor(1, get_context("fork")) as process:
-                ended += process.submit(examined, copy, file, options.sample, options.seed).result()
+                ended += process.submit(examined, copy, file, options.sample, options.seed, options.seconds).result()
     share = sum(ended) / max(1, len(ended))
     print(f"{sum(ended)} of {len(ended)} changes were noticed ({share:.0%})")
     sys.exit(share < LEAST)
@@ -125,7 +148,7 @@ def tests_of(file: Path) -> list[str]:
     raise SystemExit(f"{file} has no tests in scripts/mutate.py; it knows those of {', '.join(TESTS)}")
 
 
-def examined(copy: Path, file: Path, sample: int, seed: int) -> list[bool]:
+def examined(copy: Path, file: Path, sample: int, seed: int, most: float) -> list[bool]:
     """Whether each change of a file is noticed. Those that are not are printed."""
     changes = list(changes_of(file))
     chosen = chosen_of(changes, file.read_text("utf-8"), sample or len(changes), random.Random(seed))
@@ -136,7 +159,7 @@ def examined(copy: Path, file: Path, sample: int, seed: int) -> list[bool]:
         waiting = [i for i in chosen if i.job_id not in known or not known[i.job_id].is_killed]
         print(f"{file}: {len(chosen)} of {len(changes)} changes, {len(waiting)} to try", flush=True)
         if waiting:
-            for item, result in tried(copy, file, tests_of(file), waiting):
+            for item, result in tried(copy, file, tests_of(file), waiting, most):
                 record.set_result(item.job_id, result)
                 if not result.is_killed:
                     print(result.diff, flush=True)
@@ -181,29 +204,32 @@ def changed(source: str, item: WorkItem) -> str:
 
 def compiles(source: str) -> bool:
     try:
-        compile(source, "changed", "exec")
+        with catch_warnings(action="ignore"):
+            compile(source, "changed", "exec")
     except (SyntaxError, ValueError):
         return False
     return True
 
 
 def tried(
-    copy: Path, file: Path, tests: Sequence[str], items: Sequence[WorkItem]
+    copy: Path, file: Path, tests: Sequence[str], items: Sequence[WorkItem], most: float
 ) -> Iterator[tuple[WorkItem, WorkResult]]:
     """Make each change in the copy and run the tests."""
     before = file.read_text("utf-8")
     preload_package(copy, file, passed(copy, ["--collect-only", *tests]))
+    seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
     start = time.monotonic()
-    unchanged = passed(copy, tests)
+    unchanged = passed(copy, tests, Order(seconds, most))
     limit = 30 + 5 * (time.monotonic() - start)
+    seconds |= unchanged.seconds
+    SECONDS.write_text(json.dumps(seconds))
     preload(unchanged)
     gc.freeze()
     noticed = Counter[str]()
     for item in sorted(items, key=lambda i: i.mutations[0].start_pos):
         after = changed(before, item)
         (copy / file).write_text(after, "utf-8")
-        order = sorted(unchanged.seconds, key=lambda test: unchanged.seconds[test] / (1 + noticed[test]))
-        report = run(copy, tests, limit, order)
+        report = run(copy, tests, limit, Order(unchanged.seconds, most, noticed))
         (copy / file).write_text(before, "utf-8")
         noticed[report.failed] += 1
         outcome = TestOutcome.KILLED if report.failed else TestOutcome.SURVIVED
@@ -265,15 +291,15 @@ def imports_of(path: Path) -> set[str]:
     return whole | {str(module) for module, _ in parts} | {f"{module}.{name}" for module, name in parts}
 
 
-def passed(copy: Path, tests: Sequence[str]) -> Report:
+def passed(copy: Path, tests: Sequence[str], order: Order | None = None) -> Report:
     """What a run of the tests sees without any change."""
-    report = run(copy, tests, 3600)
+    report = run(copy, tests, 3600, order)
     if report.failed:
         sys.exit(f"Without any change, {report.failed} fails; run {' '.join(tests)}")
     return report
 
 
-def run(copy: Path, tests: Sequence[str], limit: float, order: Sequence[str] = ()) -> Report:
+def run(copy: Path, tests: Sequence[str], limit: float, order: Order | None) -> Report:
     """What a forked process sees that runs the tests up to the first that fails."""
     (copy / REPORT).unlink(missing_ok=True)
     child = os.fork()
@@ -294,25 +320,34 @@ def run(copy: Path, tests: Sequence[str], limit: float, order: Sequence[str] = (
 class Watch:
     """A plugin of pytest: puts the tests in order, and keeps how long each took and which one failed."""
 
-    def __init__(self, order: Sequence[str]):
-        self.place = {test: place for place, test in enumerate(order)}
-        self.seconds = Counter[str]()
+    def __init__(self, order: Order):
+        self.order = order
+        self.seconds = dict[str, float]()
         self.failed = ""
 
-    def pytest_collection_modifyitems(self, items: list) -> None:
-        items.sort(key=lambda item: self.place.get(item.nodeid, -1))
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        by_name = {item.nodeid: item for item in items}
+        items[:] = [by_name[name] for name in self.order(list(by_name))]
 
-    def pytest_collectreport(self, report: object) -> None:
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.failed = self.failed or (report.nodeid or "collection" if report.failed else "")
 
-    def pytest_runtest_logreport(self, report: object) -> None:
-        self.seconds[report.nodeid] += report.duration
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        start = time.process_time()
+        try:
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] = time.process_time() - start
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
 
-def _run(copy: Path, tests: Sequence[str], order: Sequence[str]) -> None:
+def _run(copy: Path, tests: Sequence[str], order: Order | None) -> None:
     """In the child: run the tests on the copy, write the report and exit."""
-    code, watch = 1, Watch(order)
+    code, watch = 1, Watch(order or Order())
     try:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
@@ -320,15 +355,13 @@ def _run(copy: Path, tests: Sequence[str], order: Sequence[str]) -> None:
         os.chdir(copy)
         sys.path.insert(0, str(copy / "src"))
         # Of a changed file, nothing compiled may stay.
-        sys.dont_write_bytecode = bool(order)
-        import pytest
-
+        sys.dont_write_bytecode = order is not None
         quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         ended = int(pytest.main([*quiet, *tests], plugins=[watch]))
         if ended and not watch.failed:
             watch.failed = f"pytest returned {ended}"
         modules = [(name, getattr(m, "__file__", None) or "", checked(m)) for name, m in list(sys.modules.items())]
-        report = Report(watch.failed, dict(watch.seconds), [] if order else modules)
+        report = Report(watch.failed, watch.seconds, modules)
         (copy / REPORT).write_text(json.dumps(asdict(report)))
         code = 0
     finally:

@@ -447,6 +447,8 @@ def test_what_an_objective_asks_of_the_forward_pass():
     assert not regularised(contrast).hidden
     assert Objective((TASK, Term(contrast, hidden=True))).hidden
     assert regularised(contrast, 0.0).weights_at(0.0) == {"task": 1.0, "contrast": 0.0}
+    assert regularised(contrast).weights_at(0.0) == {"task": 1.0, "contrast": 1.0}
+    assert Objective((Term(contrast), Term(task_loss))).weights_at(1.0) == {"contrast": 1.0, "task_loss": 1.0}
     with pytest.raises(BadInput, match="at least 0"):
         regularised(contrast, float("nan"))
     step = drawn_step()

@@ -23,7 +23,7 @@ from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput
 from salience.metrics import METRICS, Metric
 from salience.metrics.agreement import kendall, overlap, spearman
-from salience.metrics.erasing import measured
+from salience.metrics.erasing import Answers, by_erasure, measured
 from salience.metrics.plausibility import auprc, average_precision, iou_f1, roc_auc, token_f1
 from shapes import TEXTS, build
 
@@ -342,6 +342,42 @@ def test_metrics_computed_together_run_no_row_twice():
     assert at_once < 0.6 * sum(seen)
     n = batch.content.sum(1)
     assert at_once <= int((2 * n + 1 + 5).sum()), "a text has so many beginnings and ends in its order, and 5 draws"
+
+
+def test_nothing_is_passed_after_the_decision_has_changed():
+    """What comes after has no value and counts as changed; a text that has no tokens left is not passed again."""
+    model = model_of("bert")
+    batch, scores, target = given(model)
+    (flipped,) = [m for m in BY_ERASURE if m.until_flip]
+    seen: list[Answers] = []
+
+    @by_erasure(flipped.prepare, better="lower", limits=(0, 1), until_flip=True)
+    def looked_at(answers: Answers) -> Tensor:
+        seen.append(answers)
+        return answers.whole
+
+    rows: list[int] = []
+    handle = model.module.register_forward_pre_hook(
+        lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True
+    )
+    try:
+        looked_at(model, batch, scores, target)
+    finally:
+        handle.remove()
+    (answers,), passed = seen, len(batch)
+    for row in range(len(batch)):
+        one = One(model, batch, scores, target, row)
+        kept = [bool(same(one, one.order[:k])) for k in range(1, one.n + 1)]
+        steps = kept.index(False) + 1 if False in kept else one.n
+        passed += steps
+        expected = [one.f(one.order[:k]) for k in range(1, steps + 1)]
+        assert answers.values[:steps, row].tolist() == pytest.approx(expected, abs=1e-6)
+        assert answers.kept[:steps, row].tolist() == kept[:steps]
+        if False in kept:
+            assert answers.values[steps:, row].isnan().all()
+            assert not answers.kept[steps:, row].any()
+    assert not answers.kept.all()
+    assert passed == sum(rows)
 
 
 def test_a_regression_model_makes_no_decisions():

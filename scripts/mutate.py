@@ -75,6 +75,7 @@ RECORD = Path("out/mutate.sqlite")
 SECONDS = Path("out/mutate.json")
 """How long each test took the last time, on the processor."""
 
+OUTPUT = "output.txt"
 REPORT = "report.json"
 """Where a process that tests says what it has seen."""
 
@@ -259,14 +260,14 @@ def preload_package(copy: Path, file: Path, report: Report) -> None:
     from jaxtyping import install_import_hook
 
     sys.path.insert(0, str(copy / "src"))
-    own = {name: checked for name, path, checked in report.modules if path.startswith(str(copy / "src"))}
+    excluded = dependents(copy / "src", module_of(file.relative_to("src")))
+    own = [(name, checked) for name, path, checked in report.modules if path.startswith(str(copy / "src"))]
     with install_import_hook("salience", "beartype.beartype"):
-        for name in (name for name, checked in own.items() if checked):
+        for name in (name for name, checked in own if checked and name not in excluded):
             import_module(name)
-    for name in own:
+    for name in (name for name, _ in own if name not in excluded):
         import_module(name)
-    for name in dependents(copy / "src", module_of(file.relative_to("src"))):
-        sys.modules.pop(name, None)
+    assert excluded.isdisjoint(sys.modules), "a module that would not be changed"
     for compiled in (copy / file).parent.glob(f"__pycache__/{file.stem}.*"):
         compiled.unlink()
 
@@ -277,7 +278,7 @@ def dependents(source: Path, changed: str) -> set[str]:
     result, size = {changed}, 0
     while size < len(result):
         size = len(result)
-        result |= {name for name, imported in imports.items() if imported & result}
+        result |= {name for name, used in imports.items() if (used | {name.rpartition(".")[0]}) & result}
     return result
 
 
@@ -286,8 +287,8 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    nodes = [n for n in ast.parse(path.read_text("utf-8")).body if isinstance(n, ast.Import | ast.ImportFrom | ast.If)]
-    nodes = [inner for node in nodes for inner in ast.walk(node)]
+    """What a module imports when it is imported; not what functions import, nor type checkers."""
+    nodes = ast.parse(path.read_text("utf-8")).body
     whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = [(n.module, alias.name) for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
     return whole | {str(module) for module, _ in parts} | {f"{module}.{name}" for module, name in parts}
@@ -297,7 +298,7 @@ def passed(copy: Path, tests: Sequence[str], order: Order | None = None) -> Repo
     """What a run of the tests sees without any change."""
     report = run(copy, tests, 3600, order)
     if report.failed:
-        sys.exit(f"Without any change, {report.failed} fails; run {' '.join(tests)}")
+        sys.exit(f"Without any change, {report.failed} fails:\n{(copy / OUTPUT).read_text()}")
     return report
 
 
@@ -351,9 +352,9 @@ def _run(copy: Path, tests: Sequence[str], order: Order | None) -> None:
     """In the child: run the tests on the copy, write the report and exit."""
     code, watch = 1, Watch(order or Order())
     try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
-            os.dup2(nowhere.fileno(), 2)
+        with (copy / OUTPUT).open("w") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
         os.chdir(copy)
         sys.path.insert(0, str(copy / "src"))
         # Of a changed file, nothing compiled may stay.

@@ -180,6 +180,9 @@ def test_the_method_that_agrees_best_with_people_is_named():
     best = sentence.removeprefix("Best agreement with human rationales: ")[0]
     others = ", ".join(name for name in "abd" if name != best)
     assert sentence.endswith(f" Statistically indistinguishable from the best mean: {others}.")
+    [sentence] = advice(table(steady(2.99, 3.01, 2, 2.99, 0, 0, 0), ("token_f1",)))
+    assert sentence.startswith("Best agreement with human rationales: b (token_f1 3.010 [")
+    assert sentence.endswith(" Statistically indistinguishable from the best mean: a, d.")
     [sentence] = advice(table(steady(0.01, 0.03, 0.02, 0, 0, 0, 0), ("token_f1",)))
     assert sentence.startswith("No method agrees with human rationales significantly better than random")
     assert "The best mean is that of b (token_f1" in sentence

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
+from inspect import signature
 from itertools import pairwise
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput
 from salience.metrics import METRICS, Metric
 from salience.metrics.agreement import kendall, overlap, spearman
-from salience.metrics.erasing import measured
+from salience.metrics.erasing import Answers, by_erasure, measured
 from salience.metrics.plausibility import auprc, average_precision, iou_f1, roc_auc, token_f1
 from shapes import TEXTS, build
 
@@ -49,6 +50,24 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "parameter_randomisation": {"share": 1.0, "seed": 0},
 }
 """The settings that a number without settings was computed with."""
+
+ANY, SHARE, SIGNED, POSITIVE = (-inf, inf), (0, 1), (-1, 1), (0, inf)
+DESCRIBED: dict[str, tuple[str, str, str, tuple[float, float]]] = {
+    "comprehensiveness": ("faithfulness", "higher", "erasure", SIGNED),
+    "sufficiency": ("faithfulness", "lower", "erasure", SIGNED),
+    "log_odds": ("faithfulness", "lower", "erasure", ANY),
+    "deletion_area": ("faithfulness", "lower", "erasure", SHARE),
+    **{f"{name}_area": ("faithfulness", "higher", "erasure", SHARE) for name in ("insertion", "hiding", "revealing")},
+    "decision_flip": ("faithfulness", "lower", "erasure", SHARE),
+    "infidelity": ("faithfulness", "lower", "erasure", POSITIVE),
+    **dict.fromkeys(("loo_spearman", "loo_kendall"), ("leave_one_out", "higher", "leave_one_out", SIGNED)),
+    **dict.fromkeys(
+        ("token_f1", "iou_f1", "auprc", "average_precision", "roc_auc"), ("plausibility", "higher", "rationale", SHARE)
+    ),
+    **dict.fromkeys(("max_sensitivity", "input_invariance"), ("robustness", "lower", "changed_model", POSITIVE)),
+    "parameter_randomisation": ("robustness", "lower", "changed_model", SHARE),
+}
+"""What a metric measures, which direction is better, what it needs, and between which values it lies."""
 
 
 @cache
@@ -166,6 +185,24 @@ def test_every_metric_is_what_its_formula_says(shape: str):
 
 def test_defaults_are_those_of_the_papers_and_of_our_documentation():
     assert {m.name: {k: p.default for k, p in m.settings.items()} for m in METRICS} == DEFAULTS
+
+
+def test_what_a_metric_says_of_itself():
+    assert {m.name: (m.aspect, m.better, m.needs, m.limits) for m in METRICS} == DESCRIBED
+    assert {m.name for m in METRICS if m.curve} == {
+        f"{x}_area" for x in ("deletion", "insertion", "hiding", "revealing")
+    }
+    assert {m.name for m in METRICS if m.decides} == {"hiding_area", "revealing_area", "decision_flip"}
+    assert {m.name for m in METRICS if m.until_flip} == {"decision_flip"}
+    assert {m.name: repr(m) for m in METRICS} == {m.__name__: f"<metric {m.name}>" for m in METRICS}
+    four = ["model", "batch", "scores", "target"]
+    for metric in METRICS:
+        names = list(signature(metric).parameters)
+        assert metric.needs == "changed_model" or all(name in names for name in metric.settings)
+        assert (names[:4] == four) == (names[-1:] == ["erase"]) == (metric.needs == "erasure"), metric
+    (one,) = [m for m in METRICS if m.name == "deletion_area"]
+    assert [p.kind.name for p in signature(one).parameters.values()] == ["POSITIONAL_ONLY"] * 4 + ["KEYWORD_ONLY"] * 2
+    assert signature(one).parameters["erase"].default is None
 
 
 @pytest.mark.parametrize("metric", [m for m in BY_ERASURE if m.name in ("comprehensiveness", "sufficiency")])
@@ -307,6 +344,42 @@ def test_metrics_computed_together_run_no_row_twice():
     assert at_once <= int((2 * n + 1 + 5).sum()), "a text has so many beginnings and ends in its order, and 5 draws"
 
 
+def test_nothing_is_passed_after_the_decision_has_changed():
+    """What comes after has no value and counts as changed; a text that has no tokens left is not passed again."""
+    model = model_of("bert")
+    batch, scores, target = given(model)
+    (flipped,) = [m for m in BY_ERASURE if m.until_flip]
+    seen: list[Answers] = []
+
+    @by_erasure(flipped.prepare, better="lower", limits=(0, 1), until_flip=True)
+    def looked_at(answers: Answers) -> Tensor:
+        seen.append(answers)
+        return answers.whole
+
+    rows: list[int] = []
+    handle = model.module.register_forward_pre_hook(
+        lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True
+    )
+    try:
+        looked_at(model, batch, scores, target)
+    finally:
+        handle.remove()
+    (answers,), passed = seen, len(batch)
+    for row in range(len(batch)):
+        one = One(model, batch, scores, target, row)
+        kept = [bool(same(one, one.order[:k])) for k in range(1, one.n + 1)]
+        steps = kept.index(False) + 1 if False in kept else one.n
+        passed += steps
+        expected = [one.f(one.order[:k]) for k in range(1, steps + 1)]
+        assert answers.values[:steps, row].tolist() == pytest.approx(expected, abs=1e-6)
+        assert answers.kept[:steps, row].tolist() == kept[:steps]
+        if False in kept:
+            assert answers.values[steps:, row].isnan().all()
+            assert not answers.kept[steps:, row].any()
+    assert not answers.kept.all()
+    assert passed == sum(rows)
+
+
 def test_a_regression_model_makes_no_decisions():
     model = model_of("bert_regression")
     batch = model.batch(model.encode(TEXTS))
@@ -372,10 +445,14 @@ def test_correlations_are_those_of_scipy():
         assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)
         assert kendall(a, b) == pytest.approx(kendalltau(a, b).statistic)
     flat = np.ones(4)
-    assert spearman(flat, np.arange(4.0)) == kendall(flat, np.arange(4.0)) == 0
+    for a, b in ((flat, np.arange(4.0)), (np.arange(4.0), flat), (np.ones(1), np.ones(1))):
+        assert spearman(a, b) == kendall(a, b) == 0
+    assert spearman(np.arange(2.0), np.array([3.0, 2.0])) == kendall(np.arange(2.0), np.array([3.0, 2.0])) == -1
 
 
 def test_overlap():
     assert overlap(np.arange(10.0), np.arange(10.0)) == 1
     assert overlap(np.arange(10.0), -np.arange(10.0)) == 0
     assert overlap(np.array([3.0, 2, 1, 0]), np.array([3.0, 0, 2, 1]), share=0.5) == 0.5
+    one, other = np.arange(10.0), np.array([0.0, 0, 0, 0, 0, 0, 0, 2, 1, 3])
+    assert overlap(one, other) == 0.5, "two of ten"

@@ -1,22 +1,29 @@
 """Penalties compared with slow implementations of their formulas, and their effect on training."""
 
 from functools import partial
+from itertools import product
+from math import exp, log
 
 import pytest
 import torch
 
-from salience.core.types import Model
+from salience.core.types import Model, Output
 from salience.data.examples import Example
-from salience.errors import BadInput
+from salience.errors import BadInput, UnsupportedModel
 from salience.training.guides import by_rationales, shaped
 from salience.training.objectives import (
+    TASK,
     UNKNOWN,
+    Objective,
     Step,
     Term,
     attended,
     attention_to_explanation,
     contrast,
+    every,
     gradient_to_explanation,
+    guided,
+    labelled,
     regularised,
     task_loss,
 )
@@ -240,9 +247,210 @@ def test_guides_from_scores_and_from_rationales():
     with pytest.raises(BadInput, match="share=0"):
         shaped([1.0], [False], "binary", 0)
     model = build("bert")
-    (guided,) = by_rationales(model, [Example("a", TEXTS[0], 0, ((2, 6),))])
+    (explained,) = by_rationales(model, [Example("a", TEXTS[0], 0, ((2, 6),))])
     (encoded,) = model.encode([TEXTS[0]])
-    for weight, (a, b), odd in zip(guided.guide, encoded.offsets, encoded.special, strict=True):
+    for weight, (a, b), odd in zip(explained.guide, encoded.offsets, encoded.special, strict=True):
         assert weight == float(not odd and a < 6 and b > 2)
     with pytest.raises(BadInput, match="lies outside its text"):
         by_rationales(model, [Example("a", TEXTS[0], 0, ((2, 600),))])
+
+
+# ------------------------------------------------------------------------------------------------------ formulas
+
+LABELS = torch.tensor([2, 0, 1, 2])
+
+
+def drawn_step(guides: int = 1) -> Step:
+    """Attention of three layers with two heads, drawn at random, and an explanation with signs."""
+    model = build("bert", dtype=torch.float64)
+    batch = model.batch(model.encode(TEXTS))
+    rng = torch.Generator().manual_seed(5)
+    size = (len(batch), 2, batch.width, batch.width)
+    real = batch.mask[:, None, None]
+    attention = tuple(
+        torch.randn(size, generator=rng, dtype=torch.float64).masked_fill(~real, -torch.inf).softmax(-1)
+        for _ in range(3)
+    )
+    logits, embeddings = torch.zeros(len(batch), 3), torch.zeros(len(batch), batch.width, 2)
+    guide = torch.randn((len(batch), guides, batch.width), generator=rng).double() + 0.5
+    guide = guide * batch.content[:, None]
+    output = Output(logits.double(), embeddings.double(), (), attention)
+    return Step(model, batch, output, LABELS, guide[:, 0] if guides == 1 else guide)
+
+
+def softmax(x: list[float]) -> list[float]:
+    return [exp(v) / sum(map(exp, x)) for v in x]
+
+
+def mean(x: list[float]) -> float:
+    return sum(x) / len(x)
+
+
+def slow_views(step: Step, text: int, chosen: list[tuple[int, int]], averaged: bool, space: str) -> list[list[float]]:
+    """The attention of the first token to each real token: of each (layer, head), or the mean of all of them."""
+    n = int(step.batch.mask[text].sum())
+    rows = [step.output.attention[layer][text, head, 0, :n].tolist() for layer, head in chosen]
+    if space == "logit":
+        rows = [[log(a) for a in row] for row in rows]
+    if averaged:
+        rows = [[mean(list(column)) for column in zip(*rows, strict=True)]]
+    return rows if space == "probability" else [softmax(row) for row in rows]
+
+
+def slow_explanation(step: Step, guide: list[float], text: int, shape: str) -> list[float]:
+    n = int(step.batch.mask[text].sum())
+    content, e = step.batch.content[text, :n].tolist(), guide[:n]
+    if shape == "softmax":
+        total = sum(exp(x) for x, c in zip(e, content, strict=True) if c)
+        return [exp(x) / total if c else 0.0 for x, c in zip(e, content, strict=True)]
+    positive = [max(x, 0) for x in e]
+    return [x / sum(positive) if sum(positive) else 0.0 for x in positive]
+
+
+def slow_distance(p: list[float], q: list[float], divergence: str) -> float:
+    pairs = list(zip(p, q, strict=True))
+    if divergence == "kl":
+        return sum(b * log(b / a) for a, b in pairs if b)
+    if divergence == "mse":
+        return sum((a - b) ** 2 for a, b in pairs)
+    if divergence == "order":
+        rest = max(a for a, b in pairs if not b)
+        return sum(min(a / rest - 1, 0) ** 2 for a, b in pairs if b)
+    return sum(a * log(a / (0.99 * b + 0.01 / len(p))) for a, b in pairs if a)
+
+
+CHOICES = [
+    ({}, [[(2, 0), (2, 1)]], True),
+    ({"layers": [1]}, [[(0, 0), (0, 1)]], True),
+    ({"layers": [-2, 3]}, [[(1, 0), (1, 1)], [(2, 0), (2, 1)]], True),
+    ({"layers": "all"}, [[(layer, 0), (layer, 1)] for layer in range(3)], True),
+    ({"heads": "each"}, [[(2, 0), (2, 1)]], False),
+    ({"heads": [2]}, [[(2, 1)]], False),
+    ({"layers": "all", "heads": [1]}, [[(0, 0)], [(1, 0)], [(2, 0)]], False),
+    ({"heads": [(1, 2), (3, 1), (1, 1)]}, [[(0, 1), (0, 0)], [(2, 0)]], False),
+]
+"""Settings, the (layer, head) pairs that they mean, counted from 0, and whether heads are averaged."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "averaged"), CHOICES, ids=lambda x: str(x) if isinstance(x, dict) else ""
+)
+def test_the_attention_of_chosen_layers_and_heads_is_compared(
+    settings: dict[str, object], groups: list[list[tuple[int, int]]], averaged: bool
+):
+    step = drawn_step()
+    spaces, shapes = ("probability", "softmax_of_probability", "logit"), ("normalised", "softmax")
+    for space, shape, divergence in product(spaces, shapes, ("kl", "reverse_kl", "mse", "order")):
+        if (shape, divergence) == ("softmax", "order"):
+            continue
+        result = attention_to_explanation(step, space=space, shape=shape, divergence=divergence, **settings)
+        for text in range(len(TEXTS)):
+            q = slow_explanation(step, step.guide[text].tolist(), text, shape)
+            views = [v for group in groups for v in slow_views(step, text, group, averaged, space)]
+            expected = mean([slow_distance(view, q, divergence) for view in views])
+            assert float(result[text]) == pytest.approx(expected, rel=1e-5, abs=1e-9), (space, shape, divergence)
+
+
+def test_contrast_is_the_cross_entropy_of_the_distances_to_all_explanations():
+    step = drawn_step(guides=3)
+    for settings, averaged in (({}, True), ({"heads": "each", "space": "logit", "shape": "softmax"}, False)):
+        result = contrast(step, **settings)
+        for text, gold in enumerate(LABELS.tolist()):
+            views = slow_views(step, text, [(2, 0), (2, 1)], averaged, settings.get("space", "probability"))
+            shape, distances = settings.get("shape", "normalised"), list[float]()
+            for guide in step.guide[text].tolist():
+                content = step.batch.content[text].tolist()
+                guide = guide if max(guide) > 0 else [float(c) for c in content]
+                q = slow_explanation(step, guide, text, shape)
+                distances.append(mean([slow_distance(view, q, "kl") for view in views]))
+            assert float(result[text]) == pytest.approx(-log(softmax([-d for d in distances])[gold]), rel=1e-5)
+    unknown = Step(step.model, step.batch, step.output, torch.full((len(TEXTS),), UNKNOWN), step.guide)
+    assert contrast(unknown).tolist() == [0.0] * len(TEXTS)
+
+
+def task(shape: str, logits: list[list[float]], labels: torch.Tensor) -> list[float]:
+    model = build(shape, dtype=torch.float64)
+    batch = model.batch(model.encode(TEXTS[: len(logits)]))
+    output = Output(torch.tensor(logits, dtype=torch.float64), torch.zeros(len(batch), batch.width, 2).double())
+    return task_loss(Step(model, batch, output, labels, torch.zeros(batch.ids.shape))).tolist()
+
+
+def test_the_task_loss_of_each_kind_of_model():
+    logits = [[0.0, log(2), log(5)], [1.0, 2.0, 3.0]]
+    assert task("bert", logits, torch.tensor([1, UNKNOWN])) == pytest.approx([log(4), 0])
+    # σ(0) = 1/2, σ(log 2) = 2/3 and σ(log 5) = 5/6, of which the labels are 1, 0 and 1.
+    labels = torch.tensor([[1, 0, 1], [UNKNOWN] * 3])
+    expected = (log(2) + log(3) + log(6 / 5)) / 3
+    assert task("bert_multi_label", logits, labels) == pytest.approx([expected, 0])
+    assert task("bert_regression", [[1.0], [3.0]], torch.tensor([[3.0], [UNKNOWN]])) == pytest.approx([4.0, 0])
+
+
+@pytest.mark.parametrize("score", ["gradient", "input_x_gradient"])
+@pytest.mark.parametrize("shape", ["bert", "bert_multi_label", "pooled_bilstm"])
+def test_gradients_are_compared_as_attention_is(shape: str, score: str):
+    model = build(shape, dtype=torch.float64)
+    several = torch.zeros(len(TEXTS), 3, dtype=torch.long) if shape == "bert_multi_label" else None
+    step = make_step(model, torch.tensor([2, UNKNOWN, 1, 0]) if several is None else several)
+    logits, e = step.output.logits, step.output.embeddings
+    for text in range(len(TEXTS)):
+        if several is None:
+            gold = int(step.labels[text]) if text != 1 else int(logits[1].argmax())
+            explained = logits[text].log_softmax(-1)[gold]
+        else:
+            explained = logits[text].sum()
+        (g,) = torch.autograd.grad(explained, e, retain_graph=True)
+        n = int(step.batch.mask[text].sum())
+        each = (g[text] * e[text]).sum(-1).abs() if score == "input_x_gradient" else g[text].square().sum(-1).sqrt()
+        scores = (each * step.batch.content[text]).tolist()[:n]
+        p, q = [x / sum(scores) for x in scores], slow_explanation(step, step.guide[text].tolist(), text, "normalised")
+        for divergence in ("kl", "reverse_kl", "mse"):
+            ours = gradient_to_explanation(step, score=score, criterion=divergence)[text]
+            expected = slow_distance(p, q, divergence)
+            assert float(ours.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-9), divergence
+
+
+def test_frozen_word_vectors_have_no_gradients():
+    step = make_step(build("bert"))
+    output = Output(step.output.logits, step.output.embeddings.detach())
+    with pytest.raises(UnsupportedModel, match="frozen"):
+        gradient_to_explanation(Step(step.model, step.batch, output, step.labels, step.guide))
+
+
+@pytest.mark.parametrize("layers", [[0], [4], [-4]])
+def test_layers_are_counted_from_1_or_from_the_end(layers: list[int]):
+    with pytest.raises(BadInput, match=rf"there is no layer {layers[0]}: .* has layers 1 to 3, and -1 is the last"):
+        attention_to_explanation(drawn_step(), layers=layers)
+
+
+@pytest.mark.parametrize("heads", [[], [0], [3], [1, 3]])
+def test_heads_are_counted_from_1(heads: list[int]):
+    with pytest.raises(BadInput, match="heads are numbered 1 to 2"):
+        attention_to_explanation(drawn_step(), heads=heads)
+
+
+def test_which_texts_a_loss_is_averaged_over():
+    labels = torch.tensor([0, UNKNOWN, 1])
+    guide = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, -1.0]])
+    assert labelled(labels, guide).tolist() == [True, False, True]
+    assert labelled(torch.tensor([[0, 1], [UNKNOWN, 1]]), guide[:2]).tolist() == [True, False]
+    assert guided(labels, guide).tolist() == [True, False, True]
+    assert every(labels, guide).tolist() == [True] * 3
+    objective = Objective((TASK, Term(attention_to_explanation), Term(contrast, over=every)))
+    assert objective.counts(labels, guide) == {"task": 2, "attention_to_explanation": 2, "contrast": 3}
+
+
+def test_what_an_objective_asks_of_the_forward_pass():
+    plain = Term(contrast, attention=False)
+    assert [term.name for term in Objective((TASK, plain)).penalties] == ["contrast"]
+    assert (Objective().attention, Objective((TASK, plain)).attention) == (None, None)
+    assert regularised(contrast).attention == "differentiable"
+    assert not regularised(contrast).hidden
+    assert Objective((TASK, Term(contrast, hidden=True))).hidden
+    assert regularised(contrast, 0.0).weights_at(0.0) == {"task": 1.0, "contrast": 0.0}
+    assert regularised(contrast).weights_at(0.0) == {"task": 1.0, "contrast": 1.0}
+    assert Objective((Term(contrast), Term(task_loss))).weights_at(1.0) == {"contrast": 1.0, "task_loss": 1.0}
+    with pytest.raises(BadInput, match="at least 0"):
+        regularised(contrast, float("nan"))
+    step = drawn_step()
+    nothing = Step(step.model, step.batch, step.output, step.labels, torch.zeros_like(step.guide))
+    assert float(Term(attention_to_explanation)(nothing)) == 0

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from salience.core.shares import NO_BREAK, percent
 from salience.core.stats import MINIMUM, Estimate, estimate, share, table_interval
 
 Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
 
 
-NO_BREAK = "\N{NO-BREAK SPACE}"
 Kind = Literal["number", "share", "points"]
 
 
@@ -91,7 +91,7 @@ class Finding:
 
 def _written(value: float, kind: Kind) -> str:
     if kind == "share":
-        return f"{100 * value:.0f}{NO_BREAK}%"
+        return percent(value)
     if kind == "points":
         return f"{100 * value:+.1f}".replace("-", "−")
     return f"{value:.3f}".replace("-", "−")

@@ -21,6 +21,7 @@ from salience.audits.finding import Finding, Measure
 from salience.audits.folder import claim
 from salience.audits.study import Study
 from salience.core.files import complete, locked
+from salience.core.shares import percent
 from salience.core.stats import MINIMUM, Estimate
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples, labels_in, sampled
@@ -299,7 +300,7 @@ def exceeds(first: str, a: Measure, second: str, b: Measure, *, times: float = 1
 def keeps_accuracy(model: str, own: Measure, base: Measure) -> Check:
     """A model is at most 2 points less accurate than the base."""
     lead = above(_difference("difference", own, base), -LOSS)
-    means = f"accuracy of {model} {own.estimate.mean:.1%}, of the base {base.estimate.mean:.1%}"
+    means = f"accuracy of {model} {percent(own.estimate.mean, 1)}, of the base {percent(base.estimate.mean, 1)}"
     return replace(lead, figures=f"{means}, {lead.figures}")
 
 

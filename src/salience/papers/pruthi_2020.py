@@ -9,6 +9,7 @@ from dataclasses import replace
 from salience.audits.auditor import POOLED, TUNED
 from salience.audits.finding import Finding
 from salience.audits.manipulation import HIDDEN, WEIGHTS, manipulation
+from salience.core.shares import percent
 from salience.papers.debate import Check, Experiment, Outcome, Paper, Size, below, exceeds, quantities
 
 SHAPES = {
@@ -60,7 +61,7 @@ def protocol(experiment: Experiment) -> Outcome:
     return Outcome(
         [q for name, finding in findings.items() for q in quantities(name, finding.measures[1:], alike=name in SHAPES)],
         {
-            f"{name}: attention on impermissible tokens is below {HIDDEN:.0%}, with accuracy above removed, "
+            f"{name}: attention on impermissible tokens is below {percent(HIDDEN)}, with accuracy above removed, "
             f"λ = {weight:g}": _hidden(finding, weight)
             for name, finding in findings.items()
             for weight in WEIGHTS[1:]

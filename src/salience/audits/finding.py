@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from salience.core.shares import NO_BREAK, percent
-from salience.core.stats import MINIMUM, Estimate, estimate, share, table_interval
+from salience.core.stats import MINIMUM, Estimate, estimate, share, table_interval, within
 
 Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
@@ -45,8 +45,9 @@ class Measure:
         d = np.atleast_2d(np.asarray(a, dtype=float) - np.asarray(b, dtype=float))
         each = d.mean(0)
         defined = d[:, ~np.isnan(each)]
-        low, high = table_interval(defined)
-        whole = Estimate(float(defined.mean()), float(low), float(high), defined.shape[1])
+        mean = float(defined.mean())
+        low, high = within(table_interval(defined), mean, (-1, 1))
+        whole = Estimate(mean, float(low), float(high), defined.shape[1])
         return cls(name, whole, tuple(each.tolist()), "points")
 
     def __str__(self) -> str:

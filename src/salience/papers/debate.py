@@ -299,7 +299,7 @@ def exceeds(first: str, a: Measure, second: str, b: Measure, *, times: float = 1
 
 def keeps_accuracy(model: str, own: Measure, base: Measure) -> Check:
     """A model is at most 2 points less accurate than the base."""
-    lead = above(_difference("difference", own, base), -LOSS)
+    lead = above(Measure.between("difference", own.values, base.values), -LOSS)
     means = f"accuracy of {model} {percent(own.estimate.mean, 1)}, of the base {percent(base.estimate.mean, 1)}"
     return replace(lead, figures=f"{means}, {lead.figures}")
 

@@ -39,7 +39,7 @@ def _fitting(widths: Sequence[int], width: int) -> list[list[int]]:
     """The columns after the first in groups, each as large as fits beside the first.
 
     >>> _fitting([20, 13, 13, 13, 13, 6], 80)
-    [[1, 2, 3], [4, 5]]
+    [[1, 2, 3, 4], [5]]
     """
     groups, left = [[1]], width - widths[0] - GAP - widths[1]
     for i, needed in enumerate(widths[2:], 2):

@@ -8,6 +8,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -203,6 +204,14 @@ def test_mistakes_are_reported_before_torch_is_imported(arguments: list[str], me
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
+
+
+def test_the_interval_of_a_difference_of_shares_stays_within_one():
+    own, uniform = np.ones((2, 20)), np.zeros((2, 20))
+    own[1, :10] = 0
+    lead = Measure.between("", own, uniform)
+    assert lead.estimate.mean == 0.75
+    assert (lead.estimate.low, lead.estimate.high) == (-1, 1)
 
 
 def test_the_terminal_shows_a_finding_of_one_text():

@@ -224,11 +224,15 @@ def test_divided_texts_train_on_four_fifths(tmp_path):
     assert len(epochs) == TRAINING["epochs"]
 
 
-def test_transformers_have_no_twins_of_another_shape():
+@pytest.mark.parametrize("name", ["uniform_attention", "seed_variation", "frozen_weights", "word_tying"])
+def test_transformers_have_no_twins_that_start_from_nothing(name: str, tmp_path: Path):
     bert = build("bert")
     labelled = [Example(str(i), text, i % 2) for i, text in enumerate(["a fine film", "a dull film"] * 8)]
-    with pytest.raises(UnsupportedModel, match="pooled classifier"):
-        audit(bert, labelled, tests="uniform_attention", retrain=labelled, training={"epochs": 1})
+    with pytest.raises(
+        UnsupportedModel, match=f"^{name} cannot be run on .* pooled classifier such as sentiment_bilstm"
+    ):
+        audit(bert, labelled, tests=["permutation", name], retrain=labelled, training={"epochs": 1}, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists(), "nothing is trained or tested first"
 
 
 @pytest.mark.parametrize("shape", ["bert", "gpt2"])

@@ -49,7 +49,7 @@ SIZES = [(15, 7), (50, 4)]
 def test_equal_methods_are_named_together(n: int, metrics: int):
     rng = np.random.default_rng(99)
     told = [advice(table(drawn(rng, n, metrics, methods=1.5)))[0] for _ in range(200)]
-    assert sum("use a or b or c or d: each is best or" in sentence for sentence in told) >= 190
+    assert sum("use a, b, c or d: each is best or" in sentence for sentence in told) >= 190
 
 
 @pytest.mark.parametrize(("n", "metrics"), SIZES)
@@ -65,7 +65,7 @@ def test_methods_equal_on_skewed_and_tied_values_are_named_together():
     for _ in range(60):
         values = np.round(np.maximum(0, drawn(rng, 40, 4, methods=1.0) ** 3), 0)
         told.append(advice(table(values))[0])
-    assert sum("a or b or c or d" in t or t.startswith("None of these methods") for t in told) >= 57
+    assert sum("a, b, c or d" in t or t.startswith("None of these methods") for t in told) >= 57
 
 
 def test_a_better_method_is_found():
@@ -80,12 +80,12 @@ def test_the_sentence_says_what_was_tested():
     values[:, 3] -= 1.5  # d is no better than random
     sentences = advice(table(values))
     assert sentences[0] == (
-        "For m on these texts, use a or b or c: each is best or statistically indistinguishable from the best on 2 of "
+        "For m on these texts, use a, b or c: each is best or statistically indistinguishable from the best on 2 of "
         "2 faithfulness metrics (comprehensiveness, sufficiency; all pairs of 4 methods were compared, p ≤ 0.05, "
         "corrected for all methods and metrics; n = 60 texts, erasure: mask)."
     )
     assert sentences[1] == (
-        "Significantly better than random (p ≤ 0.05, corrected for all methods and metrics): a and b and c on 2 of 2 "
+        "Significantly better than random (p ≤ 0.05, corrected for all methods and metrics): a, b and c on 2 of 2 "
         "faithfulness metrics."
     )
     details = verdict(table(values))

@@ -251,7 +251,8 @@ def test_accuracy_is_kept_within_two_points():
     worse = Measure.of("", [1.0] * 700 + [0.0] * 300)
     check = debate.keeps_accuracy("worse", worse, base)
     assert check.holds is False
-    assert check.figures.startswith("accuracy of worse 70.0%, of the base 90.0%, difference -0.200 [")
+    figures = check.figures.replace("\N{NO-BREAK SPACE}", " ")
+    assert figures.startswith("accuracy of worse 70.0 %, of the base 90.0 %, difference -0.200 [")
 
 
 def test_what_a_result_calls_comparable():

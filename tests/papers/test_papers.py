@@ -63,10 +63,20 @@ def test_parallel_training_gives_the_same_results(folder: Path, tmp_path: Path):
         )
 
 
-def test_a_sweep_shares_its_teacher_and_draws_the_trade_off(folder: Path, tmp_path: Path):
+def test_a_sweep_shares_its_teacher_and_draws_the_trade_off(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     arguments = ["train", "--model", str(folder / "model"), "--data", str(folder / "train.jsonl"), "--epochs=1"]
-    arguments += ["--validation", str(folder / "dev.jsonl"), "--rate=0.003", "--out", str(tmp_path / "out"), "--quiet"]
-    assert run([*arguments, "--weight=0.1", "--weight=5"]) == 0
+    arguments += ["--validation", str(folder / "dev.jsonl"), "--rate=0.003", "--out", str(tmp_path / "out")]
+    arguments += ["--test", str(folder / "test.jsonl"), "--weight=0.1", "--weight=5"]
+    assert run(arguments) == 0
+    table, log = capsys.readouterr()
+    assert table.splitlines()[0].split() == ["teacher", "λ", "=", "0.1", "λ", "=", "5"]
+    assert len(table.splitlines()[1].split()) == 4, "one measure, of the teacher and of two students"
+    assert "(λ = 0.1), " in table.splitlines()[-1]
+    assert "teacher epoch 1: loss" in log
+    assert "penalty" not in log.partition("teacher epoch 1: ")[2].partition("\n")[0], "a teacher has no penalty"
+    assert f"wrote the chart {tmp_path / 'out' / 'trade-off.png'}" in log
     assert (tmp_path / "out" / "trade-off.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "out" / "weight-0.1" / "teacher").is_dir()
     assert not (tmp_path / "out" / "weight-5" / "teacher").exists()

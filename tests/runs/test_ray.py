@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pyarrow.parquet as pq
@@ -205,6 +206,16 @@ def test_a_missing_cluster_is_named(address, data):
     where = address.format(closed=closed)
     with pytest.raises(BadInput, match=f"there is no Ray cluster at '{where}'"):
         next(engine.cluster(make_plan(data).job, make_plan(data).shards, 1, where))
+
+
+def test_a_cluster_that_does_not_start_in_time_is_a_plain_error():
+    def init(*_, **__):
+        raise Exception("The current node timed out during startup.")
+
+    with pytest.raises(
+        SalienceError, match=r"could not start .* timed out during startup\. Run the same command again"
+    ):
+        engine._connect(SimpleNamespace(init=init), engine.HERE, 1)
 
 
 def test_zero_workers_are_refused(data):

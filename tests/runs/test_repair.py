@@ -127,7 +127,7 @@ DAMAGES = {
     delete_last: "part-00002.parquet is missing",
     truncate: "part-00001.parquet has 500 bytes, not ",
     empty: "part-00001.parquet has 0 bytes, not ",
-    flip: "part-00001.parquet has another content than was written",
+    flip: "part-00001.parquet has changed since it was written",
     swap: "part-00000.parquet has ",
     double: "part-00001.parquet has ",
     extra: "part-00009.parquet is not in parts.jsonl",
@@ -216,7 +216,7 @@ def test_the_commands_refuse_a_damaged_run(folder: Path, tmp_path: Path, capsys:
     ):
         assert cli(command) == 2
         err = capsys.readouterr().err
-        assert "part-00001.parquet has another content" in err
+        assert "part-00001.parquet has changed since it was written" in err
         assert err.count("\n") == 1
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -344,8 +345,10 @@ def test_folders_that_cannot_be_used(model, reviews: Path, tmp_path: Path):
         explain_data(model, reviews, reviews, "input_x_gradient")
     with pytest.raises(BadInput, match="cannot be written to"):
         explain_data(model, reviews, "/proc/run", "input_x_gradient")
-    with pytest.raises(BadInput, match="is not a run folder"):
+    with pytest.raises(BadInput, match=r"is not a run folder: it has no manifest\.json; make one with"):
         open_run(tmp_path)
+    with pytest.raises(BadInput, match="is not a run folder: it does not exist"):
+        open_run(tmp_path / "no")
 
 
 def test_mistakes_are_reported_before_the_work_starts(model, reviews: Path, tmp_path: Path):
@@ -458,6 +461,8 @@ def test_the_command_estimates(reviews: Path):
     done = cli("explain", "--data", str(reviews), "--dry-run", "--json", "--method", "gradient")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["texts"] == 60
+    printed = cli("explain", "--data", str(reviews), "--dry-run", "--method", "gradient").stdout
+    assert re.search(r"and \d+ KB on disk", printed), "a small run is not 0.0 MB"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import spearmanr
 
 import salience
@@ -16,7 +17,8 @@ from salience.metrics.agreement import overlap
 from salience.runs.driver import explain_data
 from salience.trials.agreement import agreement
 from salience.trials.roar import RoarCurve
-from salience.views.trials import roar_notes
+from salience.views.trials import roar as roar_table
+from salience.views.trials import roar_notes, terminal
 from shapes import build
 
 WORDS = ("the", "film", "is", "a", "mess", "of", "no", "heart", "and", "plot")
@@ -100,6 +102,18 @@ def test_curves_that_show_little_cause_a_caution():
     assert len(roar_notes({"lrp": down, "random": down}, 9)) == 2
     up = RoarCurve((0.0, 0.5, 1.0), ((0.8, 0.9, 0.5),))
     assert "the masks of lrp leak the label" in roar_notes({"lrp": up, "random": down}, 9)[-1]
+    assert len(roar_notes({"lrp": down, "random": up}, 9)) == 2, "random masks cannot know the label"
+
+
+def test_a_wide_table_is_printed_in_parts_that_fit():
+    shares = [i / 10 for i in range(11)]
+    curve = RoarCurve(tuple(shares), (tuple(1 - 0.04 * i for i in range(11)), tuple(1 - 0.05 * i for i in range(11))))
+    content = roar_table({"integrated_gradients": curve, "random": curve})
+    parts = terminal(content, width=80)
+    assert [str(column.header) for part in parts for column in part.columns if str(column.header)] == content[0][1:]
+    assert len(parts) == 3
+    assert max(Console(width=200).measure(part).maximum for part in parts) <= 80
+    assert len(terminal(content, width=200)) == 1
 
 
 def test_remove_and_retrain_from_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]):
@@ -120,7 +134,7 @@ def test_remove_and_retrain_from_the_command_line(place: Path, capsys: pytest.Ca
     assert run([*arguments, "--epochs", "2"]) == 0
     table = capsys.readouterr().out
     assert "RACU" in table
-    assert "100%" in table
+    assert "100\N{NO-BREAK SPACE}%" in table
     assert sorted(f.name for f in out.iterdir()) == [
         *("gradient-seed-0.json", "gradient-seed-1.json", "random-seed-0.json", "random-seed-1.json")
     ]
@@ -153,6 +167,7 @@ def test_meaningless_trials_are_rejected(place: Path, capsys: pytest.CaptureFixt
         (["roar", "--epochs", "0"], "'--epochs': '0' is not a whole number of at least 1"),
         (["roar", "--html", str(place / "no" / "page.html")], "does not exist"),
         (["shortcuts", "--method", "gradiant", "--kind", "token"], "gradient"),
+        (["shortcuts", "--kind", "token", "--limit", "12"], "Use more test texts, or plant it in a larger share"),
     ):
         assert run(["trial", arguments[0], *data, *arguments[1:]]) == 2
         assert message in capsys.readouterr().err

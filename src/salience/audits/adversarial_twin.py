@@ -12,6 +12,7 @@ from salience.audits.frozen_weights import guided_by
 from salience.audits.study import Study, standard_name
 from salience.core.distances import total_variation
 from salience.core.settings import NotNegative
+from salience.core.shares import percent
 from salience.core.types import Model
 from salience.errors import BadInput
 from salience.training.deception import imitation
@@ -88,9 +89,9 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
         expected="no adversary is far; or its weights, unlike the model's, do not help a model without context",
         verdict=_verdict(alike, distance, lead),
         answer=(
-            f"{kind} (λ = {best.weight:g}): accuracy {accuracy.mean} (base {correct.mean():.1%}), TVD {change}, JSD "
-            f"{distance}. Frozen in a model without context, the base's weights give {by_base.mean():.1%}, the "
-            f"adversary's {by_best.mean():.1%}; difference {lead}."
+            f"{kind} (λ = {best.weight:g}): accuracy {accuracy.mean} (base {percent(correct.mean(), 1)}), TVD "
+            f"{change}, JSD {distance}. Frozen in a model without context, the base's weights give "
+            f"{percent(by_base.mean(), 1)}, the adversary's {percent(by_best.mean(), 1)}; difference {lead}."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 4",
     )

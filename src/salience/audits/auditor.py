@@ -31,7 +31,7 @@ from salience.core.files import locked
 from salience.core.settings import check, settings_of
 from salience.data.examples import Example, encode_examples
 from salience.data.texts import examples_of
-from salience.errors import BadInput, choose
+from salience.errors import BadInput, UnsupportedModel, choose
 from salience.models.identity import digest
 from salience.models.loading import as_model
 from salience.training.loop import Recipe, TrainingProgress
@@ -185,6 +185,11 @@ def _chosen(
             )
         if retrain is not None and not any(test in RETRAINED for test in chosen):
             raise BadInput(f"none of the tests {', '.join(listed)} trains twins; leave out the texts to train on")
+        if shaped := [test.__name__ for test in chosen if test in SHAPED and not isinstance(study.model, Reshapes)]:
+            raise UnsupportedModel(
+                f"{', '.join(shaped)} cannot be run on {study.model.name}: twins start from nothing, as only those of "
+                "a pooled classifier such as sentiment_bilstm can"
+            )
         return chosen, {}
     usual = [*TESTS, *(RETRAINED if retrain is not None else ())]
     left_out = {test.__name__: why for test in usual if (why := _unsuitable(study, test, retrain or ())) is not None}

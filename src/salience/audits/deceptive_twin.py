@@ -10,6 +10,7 @@ from salience.audits.study import Study
 from salience.audits.weights import SAME_OUTPUT, Attended
 from salience.core.distances import total_variation
 from salience.core.settings import NotNegative
+from salience.core.shares import percent
 from salience.core.types import Model
 from salience.training.deception import imitation
 from salience.training.twins import probabilities
@@ -46,7 +47,7 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
         answer=(
             f"τ(attention, leave-one-out) is {np.nanmean(before):.3f} in the model and {lead} in a twin that "
             f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same} of the texts; accuracy "
-            f"{correct[0].mean():.1%} and {correct[1].mean():.1%}."
+            f"{percent(correct[0].mean(), 1)} and {percent(correct[1].mean(), 1)}."
         ),
         source="Snell et al. 2021, arXiv:2103.07601, after Wiegreffe & Pinter 2019, arXiv:1908.04626",
     )

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from salience.core.stats import MINIMUM, Estimate, estimate, share, table_interval
+from salience.core.shares import NO_BREAK, percent
+from salience.core.stats import MINIMUM, Estimate, estimate, share, table_interval, within
 
 Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
 
 
-NO_BREAK = "\N{NO-BREAK SPACE}"
 Kind = Literal["number", "share", "points"]
 
 
@@ -45,8 +45,9 @@ class Measure:
         d = np.atleast_2d(np.asarray(a, dtype=float) - np.asarray(b, dtype=float))
         each = d.mean(0)
         defined = d[:, ~np.isnan(each)]
-        low, high = table_interval(defined)
-        whole = Estimate(float(defined.mean()), float(low), float(high), defined.shape[1])
+        mean = float(defined.mean())
+        low, high = within(table_interval(defined), mean, (-1, 1))
+        whole = Estimate(mean, float(low), float(high), defined.shape[1])
         return cls(name, whole, tuple(each.tolist()), "points")
 
     def __str__(self) -> str:
@@ -91,7 +92,7 @@ class Finding:
 
 def _written(value: float, kind: Kind) -> str:
     if kind == "share":
-        return f"{100 * value:.0f}{NO_BREAK}%"
+        return percent(value)
     if kind == "points":
         return f"{100 * value:+.1f}".replace("-", "−")
     return f"{value:.3f}".replace("-", "−")

@@ -10,6 +10,7 @@ import numpy as np
 
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study
+from salience.core.shares import percent
 from salience.core.types import Model
 from salience.training.deception import borrowed
 from salience.training.objectives import Objective
@@ -24,7 +25,7 @@ def frozen_weights(study: Study) -> Finding:
     }
     lead = Measure.between("accuracy with weights, the model's − uniform", correct["the model's"], correct["uniform"])
     each = [Measure.of(f"accuracy with weights, {name}", values, "share") for name, values in correct.items()]
-    listed = ", ".join(f"{values.mean():.1%} with {name} weights" for name, values in correct.items())
+    listed = ", ".join(f"{percent(values.mean(), 1)} with {name} weights" for name, values in correct.items())
     return Finding(
         test="frozen_weights",
         question="Do attention weights tell another model which words matter?",

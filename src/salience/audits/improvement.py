@@ -22,6 +22,7 @@ from salience.audits.study import Study
 from salience.audits.weights import Attended
 from salience.core.passes import forward
 from salience.core.settings import Count, NotNegative
+from salience.core.shares import percent
 from salience.training.objectives import TASK, Objective, Term, every
 from salience.training.states import conicity, conicity_of, masked_words, tying
 
@@ -150,7 +151,7 @@ def _improved(
         for name, values in results.items()
     ]
     listed = "; ".join(
-        f"{name} {values['accuracy'].mean():.1%}, {np.nanmean(values[TESTED[0]]):.3f}, "
+        f"{name} {percent(values['accuracy'].mean(), 1)}, {np.nanmean(values[TESTED[0]]):.3f}, "
         f"{np.nanmean(values['conicity']):.2f}"
         for name, values in results.items()
     )

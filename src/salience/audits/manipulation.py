@@ -9,6 +9,7 @@ from jaxtyping import Float
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study
 from salience.core.settings import NotNegative
+from salience.core.shares import percent
 from salience.data.examples import Example, encode_examples
 from salience.errors import BadInput, UnsupportedModel
 from salience.training.deception import Heads, forbidden_mass
@@ -82,7 +83,9 @@ def manipulation(
         )
     ]
     hidden = rows[-1].estimate.mean < HIDDEN
-    listed = "; ".join(f"λ = {o.weight:g}: {o.correct.mean():.1%} with {np.nanmean(o.mass):.1%}" for o in trained)
+    listed = "; ".join(
+        f"λ = {o.weight:g}: {percent(o.correct.mean(), 1)} with {percent(np.nanmean(o.mass), 1)}" for o in trained
+    )
     return Finding(
         test="manipulation",
         question="Can attention hide what a model uses?",
@@ -91,7 +94,7 @@ def manipulation(
         verdict=by_difference(lead.estimate, more_is_explanation=False) if hidden else "unclear",
         answer=(
             f"Accuracy, and attention on the impermissible tokens: {listed}. With these tokens removed, accuracy is "
-            f"{np.nanmean(removed):.1%}."
+            f"{percent(np.nanmean(removed), 1)}."
         ),
         source="Pruthi et al. 2020, arXiv:1909.07913",
     )

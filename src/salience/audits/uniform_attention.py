@@ -7,6 +7,7 @@ import numpy as np
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study, standard_name
 from salience.core.settings import Count
+from salience.core.shares import percent
 
 
 def uniform_attention(study: Study, *, seeds: Count = 3) -> Finding:
@@ -27,8 +28,8 @@ def uniform_attention(study: Study, *, seeds: Count = 3) -> Finding:
         expected="a model trained with uniform attention is less accurate",
         verdict=by_difference(lead.estimate, more_is_explanation=True),
         answer=(
-            f"Accuracy of twins over {seeds} seeds: {own.mean():.1%} with attention of their own, {uniform.mean():.1%} "
-            f"with uniform attention; the difference is {lead}."
+            f"Accuracy of twins over {seeds} seeds: {percent(own.mean(), 1)} with attention of their own, "
+            f"{percent(uniform.mean(), 1)} with uniform attention; the difference is {lead}."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 3.1",
     )

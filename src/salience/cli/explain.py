@@ -210,7 +210,7 @@ def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_jso
     source = source_of(str(data.data), asdict(data))
     from salience.models.loading import Checkpoint
     from salience.runs.driver import estimate
-    from salience.views.progress import counted, duration
+    from salience.views.progress import counted, duration, size
 
     with counted("estimating", quiet=data.quiet) as report:
         cost = estimate(
@@ -229,7 +229,7 @@ def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_jso
         return
     click.echo(f"{cost.texts:,} texts, about {cost.tokens:,} tokens")
     click.echo(f"about {cost.passes:,} passes of up to {cost.budget:,} tokens")
-    click.echo(f"about {duration(cost.seconds)} with one worker, and {cost.bytes / 1e6:,.1f} MB on disk")
+    click.echo(f"about {duration(cost.seconds)} with one worker, and {size(cost.bytes)} on disk")
     click.echo(f"measured on a sample of {cost.sample} texts")
 
 

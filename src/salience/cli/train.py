@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,13 +167,19 @@ def train(loading: LoadingOptions, **options: Any) -> None:
         else:
             courses = {f"weight-{w:g}": dataclasses.replace(course, weight=w) for w in options["weights"]}
             results = sweep(options["model"], data, place, courses, callbacks=callbacks, **shared)
-    _write_reports(results, place)
-    for name, result in results.items():
-        _print(name, result, options["as_json"], options["quiet"])
+    written = _write_reports(results, place)
+    if options["as_json"]:
+        for name, result in results.items():
+            _print_json(name, result)
+        return
+    _print(list(results.values()))
+    if not options["quiet"]:
+        for what in written:
+            click.echo(visible(f"wrote {what}"), err=True)
 
 
-def _write_reports(results: "Mapping[str, DistillationResult]", place: Path) -> None:
-    """Write a report for each student and, for several, a chart of the trade-off between them."""
+def _write_reports(results: "Mapping[str, DistillationResult]", place: Path) -> list[str]:
+    """Write a report for each student and, for several, a chart of the trade-off between them; say what was written."""
     from salience.core.files import complete
     from salience.views.training import page, trade_off
 
@@ -181,9 +187,16 @@ def _write_reports(results: "Mapping[str, DistillationResult]", place: Path) -> 
     for result in measured:
         with complete(result.folder / "report.html") as file:
             file.write(page(result).encode())
+    written = [
+        f"the student {result.student}"
+        + (f" and the report {result.folder / 'report.html'}" if result in measured else "")
+        for result in results.values()
+    ]
     if len(measured) > 1:
         with complete(place / "trade-off.png") as file:
             file.write(trade_off(results, "png"))
+        written.append(f"the chart {place / 'trade-off.png'}")
+    return written
 
 
 def _recipe(options: dict[str, Any]) -> "Recipe":
@@ -232,32 +245,34 @@ def _event(who: str, epoch: "Epoch") -> None:
 
 
 def _line(who: str, epoch: "Epoch") -> str:
-    values = {"loss": epoch.task, "penalty": epoch.penalty} | dict(epoch.measures)
+    penalty = {"penalty": epoch.penalty} if len(epoch.losses) > 1 else {}
+    values = {"loss": epoch.task} | penalty | dict(epoch.measures)
     return f"{who} epoch {epoch.number}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
-def _print(name: str, result: "DistillationResult", as_json: bool, quiet: bool) -> None:
-    if as_json:
-        facts = {
-            "event": "finished",
-            "course": name,
-            "student": str(result.student),
-            "before": result.before,
-            "scores": result.scores,
-        }
-        click.echo(to_json({**facts, "after": result.epochs[-1].measures}))
-        return
-    if name:
-        click.echo(click.style(name, bold=True))
-    after = result.epochs[-1].measures
-    names = [name for name in after if name in result.before]
-    if names:
-        start = "at start" if result.course["method"] == "rationale" else "teacher"
-        click.echo(f"{'':22}{start:>10}{'student':>10}")
-        for measure in names:
-            click.echo(f"{measure.replace('_', ' '):22}{result.before[measure]:10.3f}{after[measure]:10.3f}")
-    for data, value in result.scores.items():
-        click.echo(visible(f"accuracy on {data}: {value:.3f}"))
-    if not quiet:
-        more = f" and the report {result.folder / 'report.html'}" if after else ""
-        click.echo(visible(f"wrote the student {result.student}{more}"), err=True)
+def _print_json(name: str, result: "DistillationResult") -> None:
+    facts = {
+        "event": "finished",
+        "course": name,
+        "student": str(result.student),
+        "before": result.before,
+        "scores": result.scores,
+    }
+    click.echo(to_json({**facts, "after": result.epochs[-1].measures}))
+
+
+def _print(results: "Sequence[DistillationResult]") -> None:
+    """Print the measures before and after training, with a column for each λ."""
+    first = results[0]
+    after = [result.epochs[-1].measures for result in results]
+    heads = ["student"] if len(results) == 1 else [f"λ = {result.course['weight']:g}" for result in results]
+    if names := [name for name in after[0] if name in first.before]:
+        start = "at start" if first.course["method"] == "rationale" else "teacher"
+        click.echo(f"{'':22}{start:>10}" + "".join(f"{head:>10}" for head in heads))
+        for name in names:
+            values = [first.before[name], *(one[name] for one in after)]
+            click.echo(f"{name.replace('_', ' '):22}" + "".join(f"{value:10.3f}" for value in values))
+    for data in first.scores:
+        values = [f"{result.scores[data]:.3f}" for result in results]
+        shown = values if len(results) == 1 else [f"{v} ({head})" for v, head in zip(values, heads, strict=True)]
+        click.echo(visible(f"accuracy on {data}: {', '.join(shown)}"))

@@ -31,6 +31,7 @@ from salience.cli.options import (
 from salience.cli.output import print_points, print_wide, written
 from salience.core.characters import to_json, visible
 from salience.core.settings import Range
+from salience.core.shares import percent
 from salience.errors import BadInput, NotLearnt
 
 if TYPE_CHECKING:
@@ -216,7 +217,9 @@ def roar(loading: LoadingOptions, **options: Any) -> None:
             recursive=not options["once"],
             recipe=_recipe(options),
             folder=options["out"],
-            report=lambda *point: bar.say("{}, seed {}, {:.0%} masked: accuracy {:.3f}".format(*point)),
+            report=lambda name, seed, share, accuracy: bar.say(
+                f"{name}, seed {seed}, {percent(share)} masked: accuracy {accuracy:.3f}"
+            ),
             **_settings(options),
         )
     facts = {name: asdict(curve) for name, curve in curves.items()}
@@ -273,7 +276,7 @@ def simulatability(loading: LoadingOptions, **options: Any) -> None:
             share=options["share"],
             weight=options["weight"],
             recipe=_recipe(options),
-            report=lambda *student: bar.say("{}, seed {}: agreement {:.1%}".format(*student)),
+            report=lambda name, seed, share: bar.say(f"{name}, seed {seed}: agreement {percent(share, 1)}"),
             **_settings(options),
         )
     facts = {name: asdict(spread) for name, spread in agreement.items()}
@@ -382,5 +385,9 @@ def _show(
     if options["as_json"]:
         click.echo(to_json(plain(facts)))
         return
-    print_wide(trials.terminal(table))
+    from rich.console import Console
+
+    for block in trials.terminal(table, Console().width):
+        print_wide(block)
+        click.echo()
     print_points(notes)

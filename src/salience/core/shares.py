@@ -1,4 +1,4 @@
-"""How many of n tokens a share is, by the same rule everywhere.
+"""How many of n tokens a share is, and how a share is written, by the same rule everywhere.
 
 A share of n tokens is round(share · n) tokens. The product is exact: a share is the decimal number that it is written
 as, so that 0.575 of 100 is 57.5, though 0.575 * 100 is 57.49999999999999 in floating point. Halves go to the even
@@ -24,3 +24,15 @@ def count_of(share: float, n: int) -> int:
     (2, 1)
     """
     return max(1, portion(share, n))
+
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share as a percentage; its sign never starts a line.
+
+    >>> percent(0.9349), percent(0.9349, 1)
+    ('93\\xa0%', '93.5\\xa0%')
+    """
+    return f"{100 * share:.{digits}f}{NO_BREAK}%"

@@ -167,7 +167,7 @@ def _against_controls(
     beaten: Sequence[str],
 ) -> Iterator[str]:
     counts = "; ".join(
-        f"{' and '.join(names)} on {number if number else 'none'} of {plural(len(metrics), 'faithfulness metric')}"
+        f"{_listed(names, 'and')} on {number if number else 'none'} of {plural(len(metrics), 'faithfulness metric')}"
         for number, names in _by_count({name: len(own) for name, own in proven.items()})
     )
     yield f"Significantly better than random ({TESTED}): {counts}."
@@ -188,7 +188,16 @@ def _by_count(counts: Mapping[str, int]) -> list[tuple[int, list[str]]]:
 
 
 def _either(names: Sequence[str]) -> str:
-    return " or ".join(names)
+    return _listed(names, "or")
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    """The names in a sentence.
+
+    >>> _listed(["gradient", "lrp", "lime"], "or")
+    'gradient, lrp or lime'
+    """
+    return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def plural(number: int, noun: str) -> str:

@@ -21,6 +21,7 @@ from salience.audits.finding import Finding, Measure
 from salience.audits.folder import claim
 from salience.audits.study import Study
 from salience.core.files import complete, locked
+from salience.core.shares import percent
 from salience.core.stats import MINIMUM, Estimate
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples, labels_in, sampled
@@ -303,8 +304,8 @@ def exceeds(first: str, a: Measure, second: str, b: Measure, *, times: float = 1
 
 def keeps_accuracy(model: str, own: Measure, base: Measure) -> Check:
     """A model is at most 2 points less accurate than the base."""
-    lead = above(_difference("difference", own, base), -LOSS)
-    means = f"accuracy of {model} {own.estimate.mean:.1%}, of the base {base.estimate.mean:.1%}"
+    lead = above(Measure.between("difference", own.values, base.values), -LOSS)
+    means = f"accuracy of {model} {percent(own.estimate.mean, 1)}, of the base {percent(base.estimate.mean, 1)}"
     return replace(lead, figures=f"{means}, {lead.figures}")
 
 

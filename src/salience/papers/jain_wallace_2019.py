@@ -92,7 +92,8 @@ PAPER = Paper(
     pretrained=True,
     notes=(
         "The paper's models start from pretrained word vectors; numbers are comparable only with --vectors.",
-        "Trained for 8 epochs with AdamW and a falling rate; the paper selects the best epoch on validation texts.",
+        "Trained for a fixed number of epochs with AdamW and a falling rate; the paper selects the best epoch on "
+        "validation texts.",
         "Without --vectors, embeddings start with a standard deviation of 0.1, chosen after seeing results on SST: "
         "with 1, τ(gradient, leave-one-out) of the BiLSTM is below τ(attention, leave-one-out).",
         "Digits are kept; the paper replaces them by one symbol.",

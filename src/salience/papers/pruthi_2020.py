@@ -9,6 +9,7 @@ from dataclasses import replace
 from salience.audits.auditor import POOLED, TUNED
 from salience.audits.finding import Finding
 from salience.audits.manipulation import HIDDEN, WEIGHTS, manipulation
+from salience.core.shares import percent
 from salience.papers.debate import Check, Experiment, Outcome, Paper, Size, below, exceeds, quantities
 
 SHAPES = {
@@ -60,8 +61,8 @@ def protocol(experiment: Experiment) -> Outcome:
     return Outcome(
         [q for name, finding in findings.items() for q in quantities(name, finding.measures[1:], alike=name in SHAPES)],
         {
-            f"{name}: attention on impermissible tokens is below {HIDDEN:.0%}, with accuracy above removed, "
-            f"λ = {weight:g}": _hidden(finding, weight)
+            f"{name}, λ = {weight:g}: attention on impermissible tokens is below {percent(HIDDEN)}, and accuracy is "
+            "above that without these tokens": _hidden(finding, weight)
             for name, finding in findings.items()
             for weight in WEIGHTS[1:]
         },
@@ -91,8 +92,8 @@ PAPER = Paper(
     recipes={"occupation": {"epochs": 5}},
     notes=(
         "Trained for a fixed number of epochs; the paper selects the best epoch on validation texts.",
-        "The quick size makes about 500 updates of 32 texts at a rate of 0.003, the paper over 100,000 of one text at "
-        "0.001; its attention is trained far less.",
+        "The quick size, without --limit and --epochs, makes about 500 updates of 32 texts at a rate of 0.003, the "
+        "paper over 100,000 of one text at 0.001; attention is trained far less here.",
         "Scores of attention are divided by the root of the width of the states; the paper's are not.",
         "The paper's transformer is BERT-base.",
     ),

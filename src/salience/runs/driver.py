@@ -150,7 +150,7 @@ class RunOptions:
             if isinstance(value := getattr(self, name), int) and value < 1:
                 raise BadInput(f"{name}={value} must be at least 1")
         if self.address is not None and self.engine != "ray":
-            raise BadInput("address is only used by the engine 'ray'; leave it out, or set engine='ray'")
+            raise BadInput("address is only used by the engine 'ray': use --engine ray, or engine='ray' in Python")
 
     @property
     def count(self) -> int | None:

@@ -175,7 +175,7 @@ class Parts:
         try:
             if (size := file.stat().st_size) != entry.size:
                 return f"has {size:,} bytes, not {entry.size:,}"
-            return None if _checksum_of(file) == entry.blake2b else "has another content than was written"
+            return None if _checksum_of(file) == entry.blake2b else "has changed since it was written"
         except OSError as error:
             return f"cannot be read ({error.strerror or error})"
 

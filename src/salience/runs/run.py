@@ -45,7 +45,10 @@ def open_run(path: str | Path) -> "Run":
     """
     folder = Path(path)
     if not (folder / "manifest.json").is_file():
-        raise BadInput(f"{folder} is not a run folder: it has no manifest.json")
+        what = "has no manifest.json" if folder.is_dir() else "does not exist"
+        raise BadInput(
+            f"{folder} is not a run folder: it {what}; make one with `salience explain --data ... --out {folder}`"
+        )
     run = Run(folder, read_manifest(folder))
     if (holds := run.manifest.get("holds", EXPLANATIONS)) != EXPLANATIONS:
         raise BadInput(f"{folder} holds {holds}, not explanations; run the command that made it again to show them")

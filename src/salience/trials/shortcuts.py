@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from salience.core.shares import percent
 from salience.core.stats import Estimate, estimate
 from salience.core.target import Target
 from salience.core.types import Model
@@ -50,8 +51,8 @@ class Learnt:
         return self.accuracy >= LEARNT and (self.without is None or self.without <= LOOSE)
 
     def __str__(self) -> str:
-        more = "" if self.without is None else f", {self.without:.0%} without the context word"
-        return f"accuracy on planted texts {self.accuracy:.0%}{more}"
+        more = "" if self.without is None else f", {percent(self.without)} without the context word"
+        return f"accuracy on planted texts {percent(self.accuracy)}{more}"
 
 
 def learnt(model: Model, examples: Sequence[Example], shortcut: Shortcut) -> Learnt:
@@ -59,7 +60,8 @@ def learnt(model: Model, examples: Sequence[Example], shortcut: Shortcut) -> Lea
     texts = [e for e in examples if e.rationale]
     if len(texts) < MINIMUM_PLANTED:
         raise BadInput(
-            f"{len(texts)} texts have a planted shortcut; at least {MINIMUM_PLANTED} are needed to test a model"
+            f"{len(texts)} of {len(examples)} texts have a planted shortcut; at least {MINIMUM_PLANTED} are needed. "
+            "Use more test texts, or plant it in a larger share of them."
         )
     alone = [_without(e, shortcut.context) for e in texts] if shortcut.kind == "context" else None
     return Learnt(accuracy(model, texts), None if alone is None else accuracy(model, alone))
@@ -161,9 +163,9 @@ def pointed(
 def _must_use(model: Model, known: Learnt) -> None:
     if not known.used:
         raise NotLearnt(
-            f"{model.name} has not learnt to use the shortcut: {known}; at least {LEARNT:.0%} is required"
-            f"{'' if known.without is None else f', and at most {LOOSE:.0%} without the context word'}. Train for more "
-            "epochs, at a higher learning rate, or plant it in more texts."
+            f"{model.name} has not learnt to use the shortcut: {known}; at least {percent(LEARNT)} is required"
+            f"{'' if known.without is None else f', and at most {percent(LOOSE)} without the context word'}. Train for "
+            "more epochs, at a higher learning rate, or plant it in more texts."
         )
 
 

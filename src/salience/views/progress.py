@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from salience.core.characters import visible
+from salience.core.shares import percent
 
 LOG_EVERY = 30.0
 JSON_EVERY = 1.0
@@ -192,7 +193,7 @@ def _counted_lines(what: str) -> Callable[[int, int], None]:
         nonlocal last
         if monotonic() - last >= LOG_EVERY:
             last = monotonic()
-            print(visible(f"{what}: {done / of:.0%}"), file=sys.stderr)
+            print(visible(f"{what}: {percent(done / of)}"), file=sys.stderr)
 
     return report
 
@@ -230,3 +231,14 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(bytes_: int) -> str:
+    """A size in words.
+
+    >>> size(21_300), size(3_800_000), size(12_340_000_000)
+    ('22 KB', '3.8 MB', '12.3 GB')
+    """
+    if bytes_ < 1e6:
+        return f"{-(-bytes_ // 1000)} KB"
+    return f"{bytes_ / 1e6:.1f} MB" if bytes_ < 1e9 else f"{bytes_ / 1e9:.1f} GB"

@@ -9,6 +9,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from salience.core.characters import visible
+from salience.core.shares import percent
 from salience.core.stats import Spread
 from salience.evaluation.advice import plural
 from salience.methods import CONTROLS
@@ -23,14 +24,40 @@ Table = tuple[Sequence[str], list[list[str]]]
 """The header and the rows."""
 
 
-def terminal(content: Table) -> Shown:
-    """A table for the terminal; controls are dim."""
+def terminal(content: Table, width: int = 80) -> list[Shown]:
+    """Tables that fit the width, as many as it takes, each with the first column; controls are dim."""
     head, rows = content
-    made = Shown(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in head:
-        made.add_column(Text(visible(name, keep="")))
+    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
+    return [_block(content, [0, *columns]) for columns in _fitting(widths, width)]
+
+
+GAP = 2
+"""The space between two columns."""
+
+
+def _fitting(widths: Sequence[int], width: int) -> list[list[int]]:
+    """The columns after the first in groups, each as large as fits beside the first.
+
+    >>> _fitting([20, 13, 13, 13, 13, 6], 80)
+    [[1, 2, 3, 4], [5]]
+    """
+    groups, left = [[1]], width - widths[0] - GAP - widths[1]
+    for i, needed in enumerate(widths[2:], 2):
+        if GAP + needed > left:
+            groups.append([])
+            left = width - widths[0]
+        groups[-1].append(i)
+        left -= GAP + needed
+    return groups
+
+
+def _block(content: Table, columns: Sequence[int]) -> Shown:
+    head, rows = content
+    made = Shown(box=None, pad_edge=False, header_style="bold", padding=(0, 0, 0, GAP))
+    for i in columns:
+        made.add_column(Text(visible(head[i], keep="")))
     for row in rows:
-        made.add_row(*(Text(visible(cell)) for cell in row), style="dim" if row[0] in CONTROLS else "")
+        made.add_row(*(Text(visible(row[i])) for i in columns), style="dim" if row[0] in CONTROLS else "")
     return made
 
 
@@ -56,7 +83,7 @@ def shortcut_notes(results: Sequence[ShortcutResult]) -> list[str]:
 def roar(curves: Mapping[str, RoarCurve]) -> Table:
     """Accuracy at every share, ± the standard deviation over seeds, and the RACU of the mean curves."""
     shares = next(iter(curves.values())).shares
-    head = ["", *(f"{share:.0%}" for share in shares), "RACU ↑"]
+    head = ["", *(percent(share) for share in shares), "RACU ↑"]
     return head, [
         [name, *(f"{curve.at(share):.3f}" for share in shares), _racu(name, curves)] for name, curve in curves.items()
     ]
@@ -80,7 +107,8 @@ def roar_notes(curves: Mapping[str, RoarCurve], texts: int) -> list[str]:
             f"Caution: the models learnt little ({curve.means[0]:.3f} on whole texts, {curve.means[-1]:.3f} at the "
             "largest share). Train for more epochs, at a higher learning rate, or on more texts."
         )
-    if leaking := [name for name, one in curves.items() if one.means.max() - one.means[0] > NEGLIGIBLE]:
+    rising = [name for name, one in curves.items() if one.means.max() - one.means[0] > NEGLIGIBLE]
+    if leaking := [name for name in rising if name not in CONTROLS]:  # controls do not know the label
         notes.append(
             f"Caution: the masks of {', '.join(leaking)} leak the label: accuracy rises above that on whole texts. "
             "ROAR explains the gold label."

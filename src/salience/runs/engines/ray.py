@@ -218,8 +218,9 @@ def _reason(error: Exception) -> str:
 
 def _failure(why: str) -> str:
     return (
-        f"the cluster failed {TRIES} times: {why} The usual cause is lack of memory, or a machine without the same "
-        "packages, salience included. Finished parts are saved; run the same command to resume."
+        f"the cluster failed {TRIES} times: {why} The usual cause is lack of memory, a machine without the same "
+        "packages, salience included, or, in Python, an earlier run of this process that started a cluster of its own: "
+        "use a new process then. Finished parts are saved; run the same command to resume."
     )
 
 
@@ -259,10 +260,13 @@ def _connect(ray: Any, place: str, cpus: int | None) -> None:
         _check_open(place)
         with _no_errors_shown(), _own_termination():
             ray.init(place, log_to_driver=False, logging_level=logging.CRITICAL, **ours)
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises a plain Exception if its processes do not start in time
         why = " ".join(str(error).split())
         if place == HERE:
-            raise SalienceError(f"Ray could not start a cluster on this machine: {why}") from error
+            raise SalienceError(
+                f"Ray could not start a cluster on this machine: {why} Run the same command again when the machine is "
+                "less busy, or use the engine 'local'."
+            ) from error
         raise BadInput(
             f"there is no Ray cluster at {place!r} ({why}). On a machine of the cluster, pass HOST:PORT of its head "
             "node, as printed by `ray start`, or 'auto'."

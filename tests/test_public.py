@@ -36,8 +36,8 @@ PACKAGES = {
     ],
     "salience.models": [
         "BUNDLED", "Batch", "Checkpoint", "EmbeddingEdit", "Encoded", "Executor", "FittedHead", "Model", "Output",
-        "Pooled", "PooledConfig", "Site", "knows", "load", "load_to_train", "sample", "sample_file",
-        "starts_from_nothing", "word_tokenizer",
+        "Pooled", "PooledConfig", "Seq2Seq", "Seq2SeqConfig", "Site", "knows", "load", "load_to_train", "sample",
+        "sample_file", "starts_from_nothing", "subword_tokenizer", "word_tokenizer",
     ],
     "salience.training": [
         "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "Objective", "PENALTIES",

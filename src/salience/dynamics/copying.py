@@ -109,7 +109,7 @@ class Copying:
 
     def failures(self, kind: CopyKind) -> Estimate:
         """The share of runs that fail, with its exact binomial interval."""
-        return share([not run.learnt for run in self.of(kind)])
+        return share([not run.learnt for run in self.of(kind)], fewest=1)
 
 
 def copying(

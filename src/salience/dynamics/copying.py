@@ -90,7 +90,8 @@ class CopyRun:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "CopyRun":
-        return cls(**{**stored, "curve": tuple(CopyPoint(**point) for point in stored["curve"])})
+        curve = tuple(CopyPoint(**point) for point in stored["curve"])
+        return cls(stored["kind"], stored["seed"], curve, stored["seconds"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Independent runs in parallel processes, each saved as one small file when it finishes."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def pool(jobs: Mapping[str, Job], workers: int) -> Iterator[tuple[str, Mapping[s
 
 
 @contextmanager
-def study(folder: Path | None, settings: Mapping[str, Any]) -> Iterator[None]:
+def study(folder: Path | None, settings: Mapping[str, Any]) -> Generator[None]:
     """Lock the folder of a study for this process; a folder with results of other settings is refused."""
     if folder is None:
         yield

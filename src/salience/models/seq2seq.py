@@ -136,8 +136,9 @@ class Seq2SeqNetwork(nn.Module):
     def decode(self, inputs: Int[Tensor, "b t"], state: State) -> tuple[Float[Tensor, "b t d"], State]:
         """Return the states of the decoder after each word, and the state to continue from."""
         words = self.words if self.answer_words is None else self.answer_words
+        h, *cell = state
         with torch.backends.cudnn.flags(enabled=self.training):
-            d, last = self.decoder(words(inputs), state if len(state) > 1 else state[0])
+            d, last = self.decoder(words(inputs), state if cell else h)
         return d, last if isinstance(last, tuple) else (last,)
 
     def attend(
@@ -217,7 +218,10 @@ class Seq2Seq:
     @cached_property
     def ids(self) -> Mapping[str, int]:
         """The ids of the special tokens."""
-        return {token: self.tokenizer.token_to_id(token) for token in SPECIAL}
+        ids = {token: self.tokenizer.token_to_id(token) for token in SPECIAL}
+        if missing := [token for token, number in ids.items() if number is None]:
+            raise BadModel(f"the tokenizer of {self.name} has no token {missing[0]}; train it with subword_tokenizer")
+        return {token: number for token, number in ids.items() if number is not None}
 
     def after(self, prefix: Sequence[int]) -> "Seq2Seq":
         """Return the model that predicts the word after this beginning of an answer."""
@@ -233,8 +237,12 @@ class Seq2Seq:
     def reads(self) -> Reads:
         return "all"
 
-    @cached_property
+    @property
     def labels(self) -> Sequence[str]:
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> Sequence[str]:
         return tuple(str(self.tokenizer.id_to_token(i)) for i in range(self.config.vocabulary))
 
     @property

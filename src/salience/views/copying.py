@@ -1,6 +1,6 @@
 """Views of copying: which runs learn to attend, as a table, curves and a page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from salience.core.stats import Estimate
@@ -9,10 +9,10 @@ from salience.views.trials import Table, page
 
 if TYPE_CHECKING:
     from salience.dynamics.copying import Copying
-    from salience.dynamics.heads import Heads
+    from salience.dynamics.heads import Group, Heads
 
 KINDS = {"permutation": "permutations of {n}", "iid": "i.i.d. from {n}", "distinct": "{n} of {m}"}
-GROUPS = {"bad": "bad heads", "rescued": "bad heads and a good one", "random": "any heads"}
+GROUPS: "Mapping[Group, str]" = {"bad": "bad heads", "rescued": "bad heads and a good one", "random": "any heads"}
 TITLE = "Copying: can attention be learnt without co-occurrence?"
 COLOURS = {"learnt": "#2f6f9f", "failed": "#d9822b"}
 
@@ -73,7 +73,7 @@ def heads_table(result: "Heads") -> Table:
             _span([draw.curve[-1].attention for draw in draws]),
         ]
         for group in GROUPS
-        if (draws := result.of(group))  # pyright: ignore[reportArgumentType]
+        if (draws := result.of(group))
     ]
     return ("heads", "models", "learnt (95 % interval)", "steps", "attention of the best head"), rows
 

@@ -190,9 +190,8 @@ def test_the_command_shows_which_word_made_each_word(
     keys = "prompt answer method settings model target source_tokens source_offsets answer_tokens matrix total gaps"
     assert set(keys.split()) <= set(facts)
     assert facts["target"] == {"kind": "log_probability", "against": None}
-    assert (
-        run(["explain", "Ein Mann lacht.", "--model", str(tmp_path / "m"), "--method", "attention", "--no-color"]) == 0
-    )
+    named = ["explain", "Ein Mann lacht.", "--model", str(tmp_path / "m")]
+    assert run([*named, "--method", "attention", "--no-color"]) == 0
     assert "laughs" in capsys.readouterr().out
     files = ["--html", str(tmp_path / "a.html"), "--svg", str(tmp_path / "a.svg")]
     assert run(["explain", "Ein Mann lacht.", "--model", str(tmp_path / "m"), *files]) == 0
@@ -200,7 +199,4 @@ def test_the_command_shows_which_word_made_each_word(
     capsys.readouterr()
     assert run(["explain", "Ein Mann.", "--model", str(tmp_path / "m"), "--method", "lime"]) == 2
     assert "unknown method 'lime' of an encoder-decoder" in capsys.readouterr().err
-    assert (
-        run(["explain", "Ein Mann lacht.", "--model", str(tmp_path / "m"), "--target", "▁A", "--method", "gradient"])
-        == 0
-    )
+    assert run([*named, "--target", "▁A", "--method", "gradient"]) == 0

@@ -22,6 +22,7 @@ from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
 from salience.cli.runs import export, show, summary
 from salience.cli.train import train
+from salience.cli.translation import translation
 from salience.cli.trials import trial
 from salience.core.characters import visible
 from salience.errors import SalienceError, SalienceWarning
@@ -135,7 +136,8 @@ def cli() -> None:
 
 
 for command in (
-    explain, evaluate, audit, trial, copying, show, summary, export, train, paper, methods, metrics, models
+    explain, evaluate, audit, trial, copying, translation, show, summary, export, train, paper, methods, metrics,
+    models,
 ):  # fmt: skip
     cli.add_command(command)
 # `salience test` is the former name of `salience trial`.

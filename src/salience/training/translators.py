@@ -5,6 +5,8 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from salience.core.files import complete_folder, locked
 from salience.data.pairs import Pair
 from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer
@@ -23,12 +25,13 @@ def train_translator(
     folder: str | Path,
     *,
     vocabulary: int = VOCABULARY,
+    tokenizer: Tokenizer | None = None,
     config: Seq2SeqConfig = Seq2SeqConfig(VOCABULARY),  # noqa: B008
     recipe: Recipe = TRANSLATION,
     report: Callable[[TrainingProgress], None] | None = None,
     ended: Callable[[Epoch], None] = lambda _: None,
 ) -> Seq2Seq:
-    """Train an encoder-decoder on pairs, and save it as ``folder``/model.
+    """Train an encoder-decoder on pairs, and save it as ``folder``/model. A new tokenizer is trained if none is given.
 
     ``folder``/start holds the untrained model with its tokenizer, whose training breaks ties by chance, and
     ``folder``/checkpoints the last checkpoint: the same call resumes from it, and returns a finished model at once.
@@ -37,10 +40,10 @@ def train_translator(
     with locked(place, "start"):
         start, final = place / "start", place / "model"
         if not start.exists():
-            tokenizer = subword_tokenizer(chain.from_iterable((p.source, p.answer) for p in pairs), vocabulary)
-            shape = replace(config, vocabulary=tokenizer.get_vocab_size())
+            texts = chain.from_iterable((p.source, p.answer) for p in pairs)
+            own = tokenizer or subword_tokenizer(texts, vocabulary)
             with complete_folder(start) as part:
-                Seq2Seq.new(shape, tokenizer, seed=recipe.seed).save(part)
+                Seq2Seq.new(replace(config, vocabulary=own.get_vocab_size()), own, seed=recipe.seed).save(part)
         model = Seq2Seq.load(start, name=str(final))
         for epoch in fit_pairs(
             model, pairs, recipe=recipe, folder=place / "checkpoints", report=report, save_every=SAVE_EVERY

@@ -21,6 +21,7 @@ from salience.cli.explain import explain
 from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
 from salience.cli.runs import export, show, summary
+from salience.cli.sequences import audit_sequences
 from salience.cli.train import train
 from salience.cli.translation import translation
 from salience.cli.trials import trial
@@ -136,8 +137,8 @@ def cli() -> None:
 
 
 for command in (
-    explain, evaluate, audit, trial, copying, translation, show, summary, export, train, paper, methods, metrics,
-    models,
+    explain, evaluate, audit, audit_sequences, trial, copying, translation, show, summary, export, train, paper,
+    methods, metrics, models,
 ):  # fmt: skip
     cli.add_command(command)
 # `salience test` is the former name of `salience trial`.

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Int
 
+from salience.data.pairs import Pair
 from salience.errors import BadInput, choose
 
 CopyKind = Literal["permutation", "iid", "distinct"]
@@ -46,3 +47,37 @@ class Sequences:
             return rng.integers(self.symbols, size=(count, self.length))
         every = np.tile(np.arange(self.symbols), (count, 1))
         return rng.permuted(every, axis=1)[:, : self.length]
+
+
+Rearrangement = Literal["copy", "reverse", "flip"]
+REARRANGEMENTS = get_args(Rearrangement)
+
+
+def rearranged(
+    kind: Rearrangement, count: int, *, symbols: int = 30, lengths: tuple[int, int] = (4, 12), seed: int = 0
+) -> list[Pair]:
+    """Random sequences with their copy, their reverse, or with neighbours swapped, and which symbol each comes from.
+
+    Paper: Pruthi et al. 2020, arXiv:1909.07913, section 5
+
+    >>> pair = rearranged("flip", 1, lengths=(4, 4))[0]
+    >>> [pair.source.split()[i] for i in (1, 0, 3, 2)] == pair.answer.split()
+    True
+    """
+    choose(kind, REARRANGEMENTS, "task")
+    rng = np.random.default_rng([seed, REARRANGEMENTS.index(kind)])
+    pairs: list[Pair] = []
+    for number in range(count):
+        length = int(rng.integers(lengths[0], lengths[1] + 1))
+        drawn = [str(symbol) for symbol in rng.integers(symbols, size=length)]
+        order = _order(kind, length)
+        links = frozenset((s, t) for t, s in enumerate(order))
+        pairs.append(Pair(str(number), " ".join(drawn), " ".join(drawn[s] for s in order), links, links))
+    return pairs
+
+
+def _order(kind: Rearrangement, length: int) -> list[int]:
+    """The place in the source of each symbol of the answer; the last of an odd number has no neighbour to swap with."""
+    if kind == "flip":
+        return [t ^ 1 if t ^ 1 < length else t for t in range(length)]
+    return list(range(length)) if kind == "copy" else list(reversed(range(length)))

@@ -20,6 +20,7 @@ PACKAGES = {
         "Example", "Reader", "Rejected", "Row", "Shard", "Shortcut", "Source", "examples", "fingerprint", "planted",
         "shards", "source",
     ],
+    "salience.generation": ["AnswerExplanation", "AnswerTarget", "explain_answer"],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
         "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient", "coherence", "deep_lift",

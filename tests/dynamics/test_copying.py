@@ -161,8 +161,8 @@ def test_the_table_of_heads():
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(copying.__kwdefaults__, "recipe", TINY)
-    options = ["--kind", "iid", "--seeds", "2", "--out", str(tmp_path / "c"), "--workers", "1"]
+    monkeypatch.setattr("salience.dynamics.copying.CopyRecipe", lambda steps: CopyRecipe(**{**RAW, "steps": steps}))
+    options = ["--kind", "iid", "--seeds", "2", "--steps", "6", "--out", str(tmp_path / "c"), "--workers", "1"]
     assert run(["copying", *options, "--json", "--html", str(tmp_path / "c.html")]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["failures"]["iid"]["n"] == len(facts["runs"]) == 2
@@ -172,3 +172,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "2 of 2" in capsys.readouterr().out
     assert run(["copying", "--heads", "--seeds", "2"]) == 2
     assert "leave out --kind and --seeds" in capsys.readouterr().err
+
+
+def test_the_command_for_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("salience.dynamics.copying.CopyRecipe", lambda steps: CopyRecipe(**{**RAW, "steps": steps}))
+    monkeypatch.setattr(
+        "salience.dynamics.heads._check",
+        lambda head, _: {"head": head, "verdict": "good" if head == 8 else "bad", "accuracies": [0.5]},
+    )
+    options = ["--heads", "--steps", "3", "--out", str(tmp_path / "h"), "--workers", "1"]
+    assert run(["copying", *options, "--json", "--html", str(tmp_path / "h.html")]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert {group: rate["n"] for group, rate in facts["successes"].items()} == {"bad": 3, "rescued": 3, "random": 3}
+    assert "Of 9 initialisations" in (tmp_path / "h.html").read_text("utf-8")
+    assert run(["copying", *options]) == 0
+    assert "bad heads and a good one" in capsys.readouterr().out

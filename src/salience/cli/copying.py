@@ -34,6 +34,7 @@ KINDS = ("permutation", "iid", "distinct")
     help="Kind of sequences; may be repeated.  [default: all]",
 )
 @click.option("--seeds", type=EPOCHS, metavar="N", help="Runs of each kind.  [default: 4; 20 in the full size]")
+@click.option("--steps", type=EPOCHS, default=200, show_default=True, help="Steps of each training.")
 @click.option("--size", type=click.Choice(["quick", "full"]), default="quick", show_default=True, help="Size.")
 @click.option("--heads", "by_heads", is_flag=True, help="Test whether one good head rescues a model of eight heads.")
 @click.option(
@@ -61,12 +62,13 @@ def copying(by_heads: bool, kinds: tuple[str, ...], seeds: int | None, **options
 
 
 def _copying(kinds: tuple[Any, ...], seeds: int | None, options: dict[str, Any]) -> None:
-    from salience.dynamics.copying import copying, seeds_of
+    from salience.dynamics.copying import CopyRecipe, copying, seeds_of
     from salience.dynamics.repeats import cores
     from salience.views import copying as views
 
     result = copying(
         kinds or KINDS,
+        recipe=CopyRecipe(steps=options["steps"]),
         seeds=seeds_of(options["size"]) if seeds is None else range(seeds),
         folder=options["out"],
         workers=options["workers"] or cores(),
@@ -83,6 +85,7 @@ def _copying(kinds: tuple[Any, ...], seeds: int | None, options: dict[str, Any])
 
 
 def _heads(_: tuple[Any, ...], __: int | None, options: dict[str, Any]) -> None:
+    from salience.dynamics.copying import CopyRecipe
     from salience.dynamics.heads import GROUPS, CheckedHead, HeadDraw, heads
     from salience.dynamics.repeats import cores
     from salience.views import copying as views
@@ -93,7 +96,13 @@ def _heads(_: tuple[Any, ...], __: int | None, options: dict[str, Any]) -> None:
         else:
             _say(f"{done.group} {done.draw}: accuracy {done.curve[-1].accuracy:.3f}", options)
 
-    result = heads(size=options["size"], folder=options["out"], workers=options["workers"] or cores(), report=report)
+    result = heads(
+        size=options["size"],
+        recipe=CopyRecipe(steps=options["steps"]),
+        folder=options["out"],
+        workers=options["workers"] or cores(),
+        report=report,
+    )
     page = views.heads_page(result) if options["html"] else None
     rates = {group: asdict(result.successes(group)) for group in GROUPS}
     _show(views.heads_table(result), views.heads_notes(result), {**asdict(result), "successes": rates}, page, options)

@@ -35,7 +35,10 @@ from transformers import (
 )
 
 from salience.cli import run
-from salience.models import load, sample
+from salience.data.pairs import Pair
+from salience.models import Seq2Seq, Seq2SeqConfig, load, sample, subword_tokenizer
+from salience.training import Recipe
+from salience.training.sequences import fit_pairs
 from shapes import CORPUS
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +54,7 @@ SHORTER = {
     "audit": ("--limit", "2", "--test", "permutation"),
     "evaluate": ("--limit", "2", "--method", "gradient"),
     "train": ("--epochs", "1", "--model", "my-encoder"),
+    "copying": ("--steps", "1", "--seeds", "1", "--workers", "1"),
 }
 RETRAINED = ("--limit", "2", "--test", "deceptive_twin", "--epochs", "1")
 """Options that make a command shorter, added where the page does not set them. What it prints is then not compared."""
@@ -140,6 +144,17 @@ def _write_models(folder: Path) -> None:
         model.save_pretrained(folder / name)
         words.save_pretrained(folder / name)
     _write_language_model(folder / "gpt2")
+    _write_translator(folder / "my-translator")
+
+
+def _write_translator(folder: Path) -> None:
+    """An encoder-decoder that knows one sentence by heart."""
+    pairs = [Pair("0", "Ein Mann schläft.", "A man sleeps.")]
+    words = subword_tokenizer([text for pair in pairs for text in (pair.source, pair.answer)] * 3, 60)
+    model = Seq2Seq.new(Seq2SeqConfig(words.get_vocab_size(), hidden=16, layers=1), words)
+    for _ in fit_pairs(model, pairs, recipe=Recipe(epochs=60, batch=1, rate=2e-2, decay=0.0)):
+        pass
+    model.save(folder)
 
 
 def _write_language_model(folder: Path) -> None:

@@ -20,6 +20,7 @@ PACKAGES = {
         "Example", "Reader", "Rejected", "Row", "Shard", "Shortcut", "Source", "examples", "fingerprint", "planted",
         "shards", "source",
     ],
+    "salience.generation": ["AnswerExplanation", "AnswerTarget", "explain_answer"],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
         "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient", "coherence", "deep_lift",
@@ -36,8 +37,8 @@ PACKAGES = {
     ],
     "salience.models": [
         "BUNDLED", "Batch", "Checkpoint", "EmbeddingEdit", "Encoded", "Executor", "FittedHead", "Model", "Output",
-        "Pooled", "PooledConfig", "Site", "knows", "load", "load_to_train", "sample", "sample_file",
-        "starts_from_nothing", "word_tokenizer",
+        "Pooled", "PooledConfig", "Seq2Seq", "Seq2SeqConfig", "Site", "knows", "load", "load_to_train", "sample",
+        "sample_file", "starts_from_nothing", "subword_tokenizer", "word_tokenizer",
     ],
     "salience.training": [
         "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "Objective", "PENALTIES",

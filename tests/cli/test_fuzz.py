@@ -139,13 +139,14 @@ def values(parameter: click.Parameter, trains: bool) -> list[str]:
     return PLACES if isinstance(kind, click.Path) or name in ("run", "runs") else NASTY
 
 
-OFTEN = {"explain": 12, "evaluate": 2, "show": 4, "export": 3}
+OFTEN = {"explain": 12, "evaluate": 2, "show": 4, "export": 3, "copying": 0, "audit-sequences": 0}
+"""How often a command is called; those that train without data are not."""
 
 
 def call(rng: Random) -> list[str]:
     """A command with some of its options, each with a value that it may or may not take."""
     path, command = rng.choice([leaf for leaf in leaves(cli) for _ in range(OFTEN.get(leaf[0][0], 1))])
-    trains = path[0] in ("train", "trial", "test", "paper")
+    trains = path[0] in ("train", "trial", "test", "paper", "translation")
     arguments: list[str] = []
     options = [p for p in command.params if isinstance(p, click.Option)]
     for option in rng.sample(options, min(len(options), rng.randrange(5))):

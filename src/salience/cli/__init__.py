@@ -15,12 +15,15 @@ import click
 import salience
 from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
+from salience.cli.copying import copying
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
 from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
 from salience.cli.runs import export, show, summary
+from salience.cli.sequences import audit_sequences
 from salience.cli.train import train
+from salience.cli.translation import translation
 from salience.cli.trials import trial
 from salience.core.characters import visible
 from salience.errors import SalienceError, SalienceWarning
@@ -133,7 +136,10 @@ def cli() -> None:
     """Explain the predictions of text models, and evaluate the explanations."""
 
 
-for command in (explain, evaluate, audit, trial, show, summary, export, train, paper, methods, metrics, models):
+for command in (
+    explain, evaluate, audit, audit_sequences, trial, copying, translation, show, summary, export, train, paper,
+    methods, metrics, models,
+):  # fmt: skip
     cli.add_command(command)
 # `salience test` is the former name of `salience trial`.
 former = copy(trial)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from salience.cli.answers import explain_answers
 from salience.cli.checks import check_model, check_names
 from salience.cli.options import (
     DataOptions,
@@ -52,6 +53,7 @@ WINDOW = 32
         "salience explain - --json < reviews.txt > scores.jsonl",
         "salience explain --data reviews.jsonl --out run        (a data set; run again to resume)",
         'salience explain --model gpt2 --target " Paris" "The capital of France is"',
+        'salience explain --model my-translator "Ein Mann schläft."        (which word made each word)',
     )
 )
 @click.argument("texts", metavar="[TEXT...]", nargs=-1)
@@ -80,6 +82,11 @@ def explain(
     With --data and --out, a whole data set is explained into a folder of Parquet files. Finished parts are
     saved; run the same command to resume. `salience show` and `salience export` read the folder.
     """
+    if data.data is None and question.target is None and _answers(model.model):
+        if pairs or decoded or question.layer is not None:
+            raise BadInput(f"{model.model} answers with a text; leave out --pair, --decoded and --layer")
+        explain_answers(_texts(texts, ())[: data.limit], model, question, display, kind=_given_kind(context, question))
+        return
     check_names(question.methods)
     if data.data is None:
         if not texts:
@@ -100,6 +107,19 @@ def explain(
         raise BadInput("--data needs --out, the run folder to write, or --dry-run")
     else:
         _explain_data(model, question, data, display.as_json)
+
+
+def _answers(name: str) -> bool:
+    """Whether a model answers with texts, which are explained word by word."""
+    from salience.models.files import folder_of, is_seq2seq
+
+    return is_seq2seq(folder_of(name))
+
+
+def _given_kind(context: click.Context, question: Question) -> Any:
+    """The scale that was asked for; log-probabilities of words add up over an answer, so they are the default."""
+    given = context.get_parameter_source("kind") is click.core.ParameterSource.COMMANDLINE
+    return question.kind if given else "log_probability"
 
 
 # ------------------------------------------------------------------------------------------------------ texts

@@ -123,12 +123,15 @@ def estimate(values: ArrayLike, limits: Limits = UNLIMITED) -> Estimate:
     return Estimate(mean, float(low), float(high), len(x))
 
 
-def share(marks: ArrayLike) -> Estimate:
-    """Return the share of ones among the marks that are defined, with its exact interval."""
+def share(marks: ArrayLike, *, fewest: int = MINIMUM) -> Estimate:
+    """Return the share of ones among the marks that are defined, with its exact interval.
+
+    There is no interval for fewer than ``fewest`` marks. An exact one holds for any number, such as that of trainings.
+    """
     x = _defined(marks)
     if not len(x):
         return Estimate(nan, nan, nan, 0)
-    low, high = share_interval(int(x.sum()), len(x))
+    low, high = share_interval(int(x.sum()), len(x), fewest=fewest)
     return Estimate(float(x.mean()), low, high, len(x))
 
 
@@ -197,12 +200,12 @@ def _hall(y: np.ndarray, skewness: np.ndarray, n: np.ndarray) -> np.ndarray:
     return 3 / k * (np.cbrt(1 + k * (y - k / (6 * n))) - 1)
 
 
-def share_interval(k: int, n: int, level: float = LEVEL) -> tuple[float, float]:
+def share_interval(k: int, n: int, level: float = LEVEL, *, fewest: int = MINIMUM) -> tuple[float, float]:
     """The exact interval of a share, of which k of n were observed.
 
     Paper: Clopper & Pearson 1934, Biometrika 26
     """
-    if n < MINIMUM:
+    if n < fewest:
         return nan, nan
     low = betaincinv(k, n - k + 1, level / 2) if k else 0.0
     high = betaincinv(k + 1, n - k, 1 - level / 2) if k < n else 1.0

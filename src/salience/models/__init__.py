@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from salience.models.heads import FittedHead
     from salience.models.loading import Checkpoint, knows, load, load_to_train, starts_from_nothing
     from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
+    from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer
 
 __all__ = [
     "BUNDLED",
@@ -25,6 +26,8 @@ __all__ = [
     "Output",
     "Pooled",
     "PooledConfig",
+    "Seq2Seq",
+    "Seq2SeqConfig",
     "Site",
     "knows",
     "load",
@@ -32,6 +35,7 @@ __all__ = [
     "sample",
     "sample_file",
     "starts_from_nothing",
+    "subword_tokenizer",
     "word_tokenizer",
 ]
 
@@ -44,6 +48,7 @@ _HOMES = {
     "salience.models.heads": ("FittedHead",),
     "salience.models.loading": ("Checkpoint", "knows", "load", "load_to_train", "starts_from_nothing"),
     "salience.models.pooled": ("Pooled", "PooledConfig", "word_tokenizer"),
+    "salience.models.seq2seq": ("Seq2Seq", "Seq2SeqConfig", "subword_tokenizer"),
 }
 
 

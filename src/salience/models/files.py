@@ -75,6 +75,11 @@ def is_pooled(folder: Path) -> bool:
     return configuration(folder).get("model_type") == "salience_pooled"
 
 
+def is_seq2seq(folder: Path) -> bool:
+    """Whether the folder holds one of our own encoder-decoders."""
+    return configuration(folder).get("model_type") == "salience_seq2seq"
+
+
 @contextmanager
 def reporting(name: str | Path) -> Generator[None]:
     """Report whatever goes wrong while a model is loaded as BadModel.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from salience.errors import BadInput
-from salience.models.files import check, configuration, folder_of, is_pooled
+from salience.models.files import check, configuration, folder_of, is_pooled, is_seq2seq
 
 if TYPE_CHECKING:
     from salience.core.types import Model
@@ -36,6 +36,10 @@ def load(
         from salience.models.pooled import Pooled
 
         return Pooled.load(folder, name=str(name), device=device, dtype=dtype)
+    if is_seq2seq(folder):
+        from salience.models.seq2seq import Seq2Seq
+
+        return Seq2Seq.load(folder, name=str(name), device=device, dtype=dtype)
     from salience.models import huggingface
 
     return huggingface.load(
@@ -68,6 +72,10 @@ def load_to_train(
     check(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     check_device(device)
     folder = folder_of(name)
+    if is_seq2seq(folder):
+        raise BadInput(
+            f"{name} answers with texts and cannot learn labels; train a classifier, such as sentiment_bilstm"
+        )
     if is_pooled(folder):
         from salience.models.pooled import Pooled
 

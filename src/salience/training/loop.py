@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
@@ -135,30 +136,46 @@ def fit(
     place = None if folder is None else Path(folder)
     identity = "" if place is None else training_digest(model, [*examples, *(encoded or ())], objective, recipe)
     with model.executor.lock:  # a pass of another thread freezes the parameters
-        state = _State.begin(model, identity, -(-len(examples) // recipe.batch), recipe)
+        state = State.begin(model, identity, -(-len(examples) // recipe.batch), recipe)
     if place is not None:
         state.resume(place)
     yield from state.history
     for number in range(len(state.history) + 1, recipe.epochs + 1):
-        began = monotonic()
         if refresh is not None and number > 1:
             examples = refresh(model, examples)
-        state.measure(model, probes, only=0)
-        with _training(model), _own_random_numbers(model):
-            for rows in _order(tokens, recipe, number)[state.step - (number - 1) * state.per_epoch :]:
-                update = _update(model, examples, tokens, rows, objective, state, place)
-                state.add(update)
-                state.measure(model, probes)
-                if report is not None:
-                    report(TrainingProgress(number, state.step, state.total, update.loss))
-                # Refreshed guides depend on the model at the start of the epoch, which a checkpoint does not hold.
-                if place is not None and save_every and not refresh and state.step % save_every == 0:
-                    state.save(place)
-        measures = {k: v for p in probes if p.steps is None for k, v in p.measure(model).items()}
-        state.close(number, monotonic() - began, measures)
-        if place is not None:
-            state.save(place)
-        yield state.history[-1]
+        update = partial(_update, model, examples, tokens, objective, state, place)
+        # Refreshed guides depend on the model at the start of the epoch, which a checkpoint does not hold.
+        often = None if refresh else save_every
+        yield one_epoch(model, state, order(tokens, recipe, number), update, probes, report, place, often)
+
+
+def one_epoch(
+    model: Model,
+    state: "State",
+    batches: Sequence[Sequence[int]],
+    update: "Callable[[Sequence[int]], Update]",
+    probes: Sequence[Probe],
+    report: Callable[[TrainingProgress], None] | None,
+    place: Path | None,
+    save_every: int | None,
+) -> Epoch:
+    """Update the model from the batches of one epoch that are not done yet, with its measurements and checkpoints."""
+    began, number = monotonic(), len(state.history) + 1
+    state.measure(model, probes, only=0)
+    with training_mode(model), own_random_numbers(model):
+        for rows in batches[state.step - (number - 1) * state.per_epoch :]:
+            result = update(rows)
+            state.add(result)
+            state.measure(model, probes)
+            if report is not None:
+                report(TrainingProgress(number, state.step, state.total, result.loss))
+            if place is not None and save_every and state.step % save_every == 0:
+                state.save(place)
+    measures = {k: v for p in probes if p.steps is None for k, v in p.measure(model).items()}
+    state.close(number, monotonic() - began, measures)
+    if place is not None:
+        state.save(place)
+    return state.history[-1]
 
 
 def _trainable(model: object, examples: Sequence[Example]) -> Model:
@@ -171,7 +188,7 @@ def _trainable(model: object, examples: Sequence[Example]) -> Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Update:
+class Update:
     """The losses and weights of one step, by term."""
 
     losses: Mapping[str, float]
@@ -186,11 +203,11 @@ def _update(
     model: Model,
     examples: Sequence[Example],
     encoded: Sequence[Encoded],
-    rows: Sequence[int],
     objective: Objective,
-    state: "_State",
+    state: "State",
     place: Path | None,
-) -> _Update:
+    rows: Sequence[int],
+) -> Update:
     """Update the model from one batch, split to fit the token budget; each term is averaged over the whole batch."""
     weights = objective.weights_at(state.step / max(1, state.total - 1))
     chosen, tokens = [examples[i] for i in rows], [encoded[i] for i in rows]
@@ -203,7 +220,7 @@ def _update(
         means = {name: total / max(1, counts[name]) for name, total in terms.items()}
         loss = sum((weights[name] * mean for name, mean in means.items()), torch.zeros(()))
         if not bool(torch.isfinite(loss)):
-            raise BadModel(_diverged(state, [e.id for e in part], place))
+            raise BadModel(diverged(state, [e.id for e in part], place))
         # backward() would leave partial gradients behind if it ran out of memory.
         gradients = torch.autograd.grad(loss, state.learning, allow_unused=True)
         return gradients, {name: float(mean.detach()) for name, mean in means.items()}
@@ -214,13 +231,8 @@ def _update(
         for _, (gradients, means) in state.executor.run(lengths(tokens), work):
             _accumulate(state.learning, gradients)
             losses = {name: losses[name] + mean for name, mean in means.items()}
-        norm = nn.utils.clip_grad_norm_(state.learning, state.recipe.clip)
-        if not bool(torch.isfinite(norm)):
-            raise BadModel(_diverged(state, [e.id for e in chosen], place, what="gradient"))
-        for group in state.optimiser.param_groups:
-            group["lr"] = state.recipe.rate_at(state.step, state.total)
-        state.optimiser.step()
-    return _Update(losses, weights)
+        state.descend([e.id for e in chosen], place)
+    return Update(losses, weights)
 
 
 def _accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
@@ -229,7 +241,7 @@ def _accumulate(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor |
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-def _diverged(state: "_State", ids: Sequence[str], place: Path | None, what: str = "loss") -> str:
+def diverged(state: "State", ids: Sequence[str], place: Path | None, what: str = "loss") -> str:
     saved = f" The last checkpoint is saved in {place}." if place is not None and _checkpoints(place) else ""
     texts = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
     return (
@@ -292,7 +304,7 @@ def guides_of(examples: Sequence[Example], encoded: Sequence[Encoded], device: t
     return guides if per_label else guides[:, 0]
 
 
-def _order(encoded: Sequence[Encoded], recipe: Recipe, epoch: int) -> list[list[int]]:
+def order(encoded: Sequence[Sized], recipe: Recipe, epoch: int) -> list[list[int]]:
     """The batches of an epoch in random order; within a window, texts are sorted by length before batching."""
     rng = torch.Generator().manual_seed(recipe.seed * 1_000_003 + epoch)
     shuffled = torch.randperm(len(encoded), generator=rng).tolist()
@@ -304,7 +316,7 @@ def _order(encoded: Sequence[Encoded], recipe: Recipe, epoch: int) -> list[list[
 
 
 @contextmanager
-def _training(model: Model) -> Generator[None]:
+def training_mode(model: Model) -> Generator[None]:
     """Put the model in training mode, and restore its modes afterwards; a pass of another thread changes them too."""
     module, lock = model.module, model.executor.lock
     with lock:
@@ -318,7 +330,7 @@ def _training(model: Model) -> Generator[None]:
                 part.training = mode
 
 
-def _own_random_numbers(model: Model) -> AbstractContextManager[None]:
+def own_random_numbers(model: Model) -> AbstractContextManager[None]:
     """Seed each training step without changing the caller's random state."""
     device = model.words.weight.device
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
@@ -328,7 +340,7 @@ def _own_random_numbers(model: Model) -> AbstractContextManager[None]:
 
 
 @dataclass(slots=True)
-class _State:
+class State:
     """The mutable state of a training run."""
 
     module: nn.Module
@@ -347,7 +359,7 @@ class _State:
     history: list[Epoch] = field(default_factory=list[Epoch])
 
     @classmethod
-    def begin(cls, model: Model, digest: str, per_epoch: int, recipe: Recipe) -> "_State":
+    def begin(cls, model: Model, digest: str, per_epoch: int, recipe: Recipe) -> "State":
         learning = [p for p in model.module.parameters() if p.requires_grad]
         optimiser = torch.optim.AdamW(_groups(model.module, recipe.decay), lr=recipe.rate)
         return cls(model.module, recipe, digest, per_epoch, learning, optimiser, Executor(model.executor.budget))
@@ -356,7 +368,16 @@ class _State:
     def total(self) -> int:
         return self.per_epoch * self.recipe.epochs
 
-    def add(self, update: _Update) -> None:
+    def descend(self, ids: Sequence[str], place: Path | None) -> None:
+        """Step along the gradients, clipped, at the learning rate of this step."""
+        norm = nn.utils.clip_grad_norm_(self.learning, self.recipe.clip)
+        if not bool(torch.isfinite(norm)):
+            raise BadModel(diverged(self, ids, place, what="gradient"))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.recipe.rate_at(self.step, self.total)
+        self.optimiser.step()
+
+    def add(self, update: Update) -> None:
         self.step += 1
         for name, loss in update.losses.items():
             losses, weights = self.sums.get(name, [0.0, 0.0])

@@ -1,0 +1,163 @@
+"""Can attention hide which word an encoder-decoder uses? (Pruthi et al. 2020, sequence to sequence)"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.manipulation import WEIGHTS
+from salience.core.rows import lengths
+from salience.core.settings import NotNegative
+from salience.data.copying import REARRANGEMENTS, Rearrangement, rearranged
+from salience.data.pairs import Pair
+from salience.errors import BadInput, choose
+from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer, symbol_tokenizer
+from salience.training.loop import Recipe
+from salience.training.objectives import TINY
+from salience.training.sequences import EncodedPair, PairStep, encode_pairs, fit_pairs, forced
+
+SYMBOLS = 30
+RECIPE = Recipe(epochs=15, batch=64, rate=3e-3, warmup=0.05, decay=0.0)
+TRANSLATED = Recipe(epochs=5, batch=64, rate=2e-3, warmup=0.05, decay=0.0)
+SHAPE = Seq2SeqConfig(0, hidden=128, layers=1, dropout=0.0)
+
+SequenceTask = Literal[Rearrangement, "translation"]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStudy:
+    """The pairs of a task with their alignments, and how its models are made and trained."""
+
+    task: SequenceTask
+    train: Sequence[Pair]
+    test: Sequence[Pair]
+    start: Seq2Seq
+    """The model that every training starts from."""
+    recipe: Recipe = RECIPE
+    folder: Path | None = None
+    """Where checkpoints are kept, so that an interrupted audit resumes."""
+
+    def trained(self, name: str, weight: float = 0.0, **changes: str) -> Seq2Seq:
+        """Train a copy of the first model, with a penalty on attention to the aligned tokens."""
+        model = Seq2Seq.new(replace(self.start.config, **changes), self.start.tokenizer, name=name)
+        model.module.load_state_dict(self.start.module.state_dict())
+        place = None if self.folder is None else self.folder / f"{self.task}-{name}"
+        penalty = aligned_attention if weight else None
+        for _ in fit_pairs(model, self.train, penalty=penalty, weight=weight, recipe=self.recipe, folder=place):
+            pass
+        return model
+
+
+def rearranging(
+    task: Rearrangement, *, train: int = 5000, test: int = 500, folder: Path | None = None, recipe: Recipe = RECIPE
+) -> SequenceStudy:
+    """A study of random sequences that are copied, reversed, or whose neighbours are swapped."""
+    choose(task, REARRANGEMENTS, "task")
+    pairs = [rearranged(task, count, symbols=SYMBOLS, seed=seed) for seed, count in enumerate((train, test))]
+    tokenizer = symbol_tokenizer(map(str, range(SYMBOLS)))
+    config = replace(SHAPE, vocabulary=tokenizer.get_vocab_size())
+    return SequenceStudy(task, pairs[0], pairs[1], Seq2Seq.new(config, tokenizer, seed=recipe.seed), recipe, folder)
+
+
+def translating(
+    train: Sequence[Pair], test: Sequence[Pair], *, folder: Path | None = None, recipe: Recipe = TRANSLATED
+) -> SequenceStudy:
+    """A study of sentences with word alignments, such as Multi30k with those of fast_align."""
+    if not any(pair.sure for pair in train):
+        raise BadInput("no pair has a word alignment, which says what attention should hide")
+    place = None if folder is None else folder / "translation-start"
+    if place is not None and place.exists():
+        start = Seq2Seq.load(place)
+    else:
+        tokenizer = subword_tokenizer((text for p in train for text in (p.source, p.answer)), 8000)
+        start = Seq2Seq.new(replace(SHAPE, vocabulary=tokenizer.get_vocab_size()), tokenizer, seed=recipe.seed)
+        if place is not None:
+            start.save(place)
+    return SequenceStudy("translation", train, test, start, recipe, folder)
+
+
+def aligned_mass(step: PairStep) -> Float[Tensor, " b"]:
+    """Attention on the source tokens that each token of the answer is aligned with: a mean over heads and over the
+    tokens of the answer that have such a link. NaN for pairs without one.
+    """
+    mass = (step.output.attention.mean(1) * step.links).sum(-1)
+    linked = step.links.any(-1)
+    return (mass * linked).sum(1) / torch.where(linked.any(1), linked.sum(1), torch.nan)
+
+
+def aligned_attention(step: PairStep) -> Float[Tensor, " b"]:
+    """−log(1 − mean mass on the aligned tokens).
+
+    Paper: Pruthi et al. 2020, arXiv:1909.07913, section 5
+    """
+    return -(1 - aligned_mass(step).nan_to_num(0.0)).clamp_min(TINY).log()
+
+
+def accuracy_and_mass(model: Seq2Seq, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
+    """For every pair, the share of tokens of the answer that are predicted, and the attention on aligned tokens."""
+    encoded = encode_pairs(model, pairs)
+    results = np.full((2, len(pairs)), np.nan)
+
+    def work(items: list[int]) -> Tensor:
+        with model.executor.lock, torch.no_grad():
+            return _measured(model, [encoded[i] for i in items])
+
+    for items, values in model.executor.run(lengths([e.source for e in encoded]), work):
+        results[:, items] = values.double().cpu().numpy()
+    return results[0], results[1]
+
+
+def _measured(model: Seq2Seq, pairs: Sequence[EncodedPair]) -> Float[Tensor, "2 b"]:
+    step = forced(model, pairs)
+    right = (step.output.logits.argmax(-1) == step.answers.outputs) & step.answers.mask
+    return torch.stack([right.sum(1) / step.answers.mask.sum(1), aligned_mass(step)])
+
+
+def sequence_manipulation(
+    study: SequenceStudy,
+    *,
+    weights: Sequence[NotNegative] = WEIGHTS,
+    step: Callable[[str], None] = lambda _: None,
+) -> Finding:
+    """Can attention hide which word an encoder-decoder uses?
+
+    Models are trained with L = CE − λ · log(1 − mean mass on the aligned words), and one with uniform attention.
+    """
+    if not weights:
+        raise BadInput("weights of sequence_manipulation is empty; give at least one λ")
+    measured: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for weight in sorted(weights):
+        step(f"λ = {weight:g}")
+        model = study.trained(f"weight-{weight:g}", weight)
+        measured[f"λ = {weight:g}"] = accuracy_and_mass(model, study.test)
+    step("uniform attention")
+    measured["uniform attention"] = accuracy_and_mass(study.trained("uniform", scoring="uniform"), study.test)
+    strongest = f"λ = {max(weights):g}"
+    lead = Measure.between(
+        f"accuracy, {strongest} − uniform attention", measured[strongest][0], measured["uniform attention"][0]
+    )
+    rows = [
+        measure
+        for name, (accuracy, mass) in measured.items()
+        for measure in (
+            Measure.of(f"accuracy, {name}", accuracy, "share"),
+            Measure.of(f"attention on aligned words, {name}", mass, "share"),
+        )
+    ]
+    hidden = np.nanmean(measured[strongest][1]) < np.nanmean(measured["uniform attention"][1])
+    listed = "; ".join(f"{name}: {a.mean():.1%} with {np.nanmean(m):.1%}" for name, (a, m) in measured.items())
+    return Finding(
+        test=f"sequence_manipulation ({study.task})",
+        question="Can attention hide which word an encoder-decoder uses?",
+        measures=(lead, *rows),
+        expected="a model with less attention on the aligned words than a uniform one is no better than that one",
+        verdict=by_difference(lead.estimate, more_is_explanation=False) if hidden else "unclear",
+        answer=f"Accuracy of tokens, and attention on the aligned words: {listed}.",
+        source="Pruthi et al. 2020, arXiv:1909.07913",
+    )

@@ -1,0 +1,94 @@
+"""``salience audit-sequences``: can attention hide which word an encoder-decoder uses?"""
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from salience.cli.options import COUNT, EPOCHS, example_lines
+from salience.cli.output import print_points, print_wide
+from salience.core.characters import to_json
+from salience.errors import BadInput
+
+if TYPE_CHECKING:
+    from salience.audits.sequence_manipulation import SequenceStudy
+
+TASKS = ("copy", "reverse", "flip")
+
+
+@click.command(
+    "audit-sequences",
+    epilog=example_lines(
+        "salience audit-sequences --task copy --out audit",
+        "salience audit-sequences --aligned multi30k_aligned --out audit      (train.* and test.* with `align`)",
+    ),
+)
+@click.option(
+    "--task",
+    "tasks",
+    type=click.Choice(TASKS),
+    multiple=True,
+    help="Task; may be repeated.  [default: all three, unless --aligned is given]",
+)
+@click.option(
+    "--aligned",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Translate pairs `src`, `trg` with word alignments `align`: a folder with files train.* and test.*.",
+)
+@click.option("--limit", type=COUNT, metavar="N", help="Train on at most N pairs.  [default: 5000]")
+@click.option("--epochs", type=EPOCHS, help="Epochs of each training.  [default: 15; 5 for translation]")
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Folder for checkpoints; run the same command to resume.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
+def audit_sequences(tasks: tuple[Any, ...], **options: Any) -> None:
+    """Test whether attention can hide which word an encoder-decoder uses.
+
+    Models learn to copy, to reverse, to swap neighbours, or to translate, while attention to the aligned word is
+    penalised.
+    """
+    from salience.audits.sequence_manipulation import (
+        RECIPE,
+        TRANSLATED,
+        rearranging,
+        sequence_manipulation,
+        translating,
+    )
+    from salience.views.evaluation import plain
+    from salience.views.progress import quietly, stages
+    from salience.views.trials import terminal
+
+    limit, out, epochs = options["limit"] or 5000, options["out"], options["epochs"]
+    recipe = RECIPE if epochs is None else replace(RECIPE, epochs=epochs)
+    chosen = tasks or (() if options["aligned"] else TASKS)
+    studies: list[SequenceStudy] = [
+        rearranging(task, train=limit, test=max(1, limit // 10), folder=out, recipe=recipe) for task in chosen
+    ]
+    if options["aligned"] is not None:
+        train, test = (_pairs(options["aligned"], name, limit) for name in ("train", "test"))
+        slower = TRANSLATED if epochs is None else replace(TRANSLATED, epochs=epochs)
+        studies.append(translating(train, test, folder=out, recipe=slower))
+    for study in studies:
+        with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
+            finding = sequence_manipulation(study, step=bar.stage)
+        if options["as_json"]:
+            click.echo(to_json(plain(asdict(finding))))
+        else:
+            rows = [[m.name, str(m)] for m in finding.measures]
+            print_wide(terminal(((finding.test, ""), rows)))
+            print_points([finding.answer, f"If attention were an explanation: {finding.expected}.", finding.source])
+
+
+def _pairs(folder: Path, name: str, limit: int) -> Any:
+    from salience.data.pairs import read_pairs
+
+    if not (files := sorted(folder.glob(f"{name}.jsonl*"))):
+        raise BadInput(f"{folder} holds no file {name}.jsonl or {name}.jsonl.gz")
+    return read_pairs(files[0], "src", "trg", sure="align", limit=limit)

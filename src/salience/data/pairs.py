@@ -1,0 +1,108 @@
+"""Pairs of a source text and its answer, such as a sentence and its translation, with word alignments."""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from salience.core.text import Span
+from salience.errors import BadInput
+
+WordLink = tuple[int, int]
+"""(word of the source, word of the answer), numbered from 0. Words are separated by white space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source text with its answer. Every sure link is also possible."""
+
+    id: str
+    source: str
+    answer: str
+    sure: frozenset[WordLink] = frozenset()
+    possible: frozenset[WordLink] = frozenset()
+
+    def reversed(self) -> "Pair":
+        """The pair in the other direction."""
+        sure, possible = (frozenset((b, a) for a, b in links) for links in (self.sure, self.possible))
+        return Pair(self.id, self.answer, self.source, sure, possible)
+
+
+def read_pairs(
+    path: str | Path,
+    source: str,
+    answer: str,
+    *,
+    sure: str | None = None,
+    possible: str | None = None,
+    limit: int | None = None,
+) -> list[Pair]:
+    """Read pairs from JSON Lines, which may be compressed with gzip. Arguments are names of fields.
+
+    ``sure`` and ``possible`` are fields of [word of the source, word of the answer] pairs.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise BadInput(f"there is no file {file}")
+    pairs: list[Pair] = []
+    for number, line in enumerate(_lines(file), 1):
+        if limit is not None and len(pairs) == limit:
+            break
+        try:
+            row: Any = json.loads(line)
+            texts = [str(row[name]) for name in (source, answer)]
+            links = [_links(() if name is None else row[name]) for name in (sure, possible)]
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"has no field {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
+            raise BadInput(f"line {number} of {file} {what}") from error
+        if not all(text.strip() for text in texts):
+            raise BadInput(f"line {number} of {file} has an empty text")
+        pair = Pair(str(number), texts[0], texts[1], links[0], links[0] | links[1])
+        sizes = [len(words(text)) for text in texts]
+        if outside := [link for link in pair.possible if not all(0 <= i < n for i, n in zip(link, sizes, strict=True))]:
+            raise BadInput(f"line {number} of {file} links words {outside[0]} of texts with {sizes} words")
+        pairs.append(pair)
+    if not pairs:
+        raise BadInput(f"{file} holds no pairs")
+    return pairs
+
+
+def _lines(file: Path) -> Iterator[str]:
+    try:
+        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+            yield from (line for line in cast(TextIO, lines) if line.strip())
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file} cannot be read: {error}") from error
+
+
+def _links(values: Iterable[Sequence[int]]) -> frozenset[WordLink]:
+    return frozenset((int(a), int(b)) for a, b in values)
+
+
+def words(text: str) -> list[Span]:
+    """The spans of the words of a text, separated by white space.
+
+    >>> words("Ein Mann .")
+    [(0, 3), (4, 8), (9, 10)]
+    """
+    spans: list[Span] = []
+    at = 0
+    for word in text.split():
+        start = text.index(word, at)
+        at = start + len(word)
+        spans.append((start, at))
+    return spans
+
+
+def word_of_token(text: str, offsets: Sequence[Span]) -> list[int]:
+    """The word that each token belongs to: the one that its last character is in; -1 for tokens without characters.
+
+    >>> word_of_token("Ein Mann", [(0, 1), (1, 3), (3, 8), (8, 8)])
+    [0, 0, 1, -1]
+    """
+    spans = words(text)
+    return [
+        next((n for n, (start, end) in enumerate(spans) if start < b <= end), -1) if a < b else -1 for a, b in offsets
+    ]

@@ -1,0 +1,1 @@
+"""How attention comes to be: output relevance and attention through training."""

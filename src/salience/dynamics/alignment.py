@@ -1,0 +1,78 @@
+"""Word alignments: how well scores of answer × source find the word that a word translates."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from salience.core.text import Span
+from salience.data.pairs import Pair, WordLink, word_of_token, words
+from salience.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Counts over some pairs, of which the alignment error rate is made."""
+
+    sure: int = 0
+    """|A ∩ S|"""
+    possible: int = 0
+    """|A ∩ P|"""
+    made: int = 0
+    """|A|"""
+    wanted: int = 0
+    """|S|"""
+
+    @classmethod
+    def of(cls, links: Iterable[WordLink], pair: Pair) -> "Alignment":
+        """Compare links with those of a pair; every sure link is possible."""
+        made = set(links)
+        return cls(len(made & pair.sure), len(made & pair.possible), len(made), len(pair.sure))
+
+    def __add__(self, other: "Alignment") -> "Alignment":
+        return Alignment(
+            self.sure + other.sure, self.possible + other.possible, self.made + other.made, self.wanted + other.wanted
+        )
+
+    @property
+    def error_rate(self) -> float:
+        """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|).
+
+        Paper: Och & Ney 2000, Improved statistical alignment models
+        """
+        if not self.made + self.wanted:
+            raise BadInput("no pair has an alignment; name the fields that hold them")
+        return 1 - (self.sure + self.possible) / (self.made + self.wanted)
+
+
+def by_words(
+    matrix: Float[np.ndarray, "t s"], pair: Pair, answer: Sequence[Span], source: Sequence[Span]
+) -> Float[np.ndarray, "v w"]:
+    """Scores over words: the largest of a source word's tokens, and the mean over the tokens of an answer's word.
+
+    Words without a token, which a truncated text has, score −∞.
+    """
+    rows, columns = (np.array(word_of_token(text, offsets)) for text, offsets in _sides(pair, answer, source))
+    result = np.full((len(words(pair.answer)), len(words(pair.source))), -np.inf)
+    for column in range(result.shape[1]):
+        if (own := matrix[:, columns == column]).size:
+            for row in range(result.shape[0]):
+                if (theirs := own[rows == row]).size:
+                    result[row, column] = theirs.max(1).mean()
+    return result
+
+
+def _sides(pair: Pair, answer: Sequence[Span], source: Sequence[Span]) -> list[tuple[str, Sequence[Span]]]:
+    return [(pair.answer, answer), (pair.source, source)]
+
+
+def links(scores: Float[np.ndarray, "v w"]) -> list[WordLink]:
+    """Link every word of the answer with the source word of the highest score, the first of equals."""
+    return [(int(row.argmax()), place) for place, row in enumerate(scores) if np.isfinite(row).any()]
+
+
+def unknown_words(pairs: Iterable[Pair], known: set[str]) -> float:
+    """The share of source words that are not known, whatever their case."""
+    found = [pair.source[a:b].casefold() in known for pair in pairs for a, b in words(pair.source)]
+    return 1 - sum(found) / max(1, len(found))

@@ -1,0 +1,187 @@
+"""Does one good initialisation of a head rescue a model of eight? Copying with several heads."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Literal, get_args
+
+import torch
+
+from salience.core.stats import Estimate, share
+from salience.data.copying import Sequences
+from salience.dynamics.copying import LEARNT, CopyPoint, CopyRecipe, Size, copier, copy_curve
+from salience.dynamics.repeats import Repeats, study
+from salience.errors import NotLearnt, choose
+from salience.models.seq2seq import Head, Seq2SeqNetwork
+
+BAD = 0.6
+"""A head is bad if a model of this head alone has a token accuracy below this at the last step."""
+
+CHECKED = 3
+"""Trainings of a single head, with different sequences, that must agree."""
+
+HEADS = 8
+MOST = 100
+"""Initialisations that are tried at most."""
+
+Verdict = Literal["good", "bad", "neither"]
+Group = Literal["bad", "rescued", "random"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSize:
+    """How many models of each group are trained, and from how many bad and good heads theirs are drawn."""
+
+    draws: int
+    bad: int
+    good: int
+
+
+HEAD_SIZES: Mapping[str, HeadSize] = {"quick": HeadSize(3, 8, 1), "full": HeadSize(10, 12, 3)}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedHead:
+    """An initialisation of a head, and the last token accuracy of models that have this head alone."""
+
+    head: int
+    verdict: Verdict
+    accuracies: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadDraw:
+    """A model of eight heads, trained until it copies or the steps are used up."""
+
+    group: Group
+    draw: int
+    heads: tuple[int, ...]
+    curve: tuple[CopyPoint, ...]
+
+    @property
+    def learnt(self) -> bool:
+        return self.curve[-1].accuracy >= LEARNT
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Initialisations of heads, and models made of them: of bad ones, of bad ones and a good one, and of any."""
+
+    recipe: CopyRecipe
+    checked: tuple[CheckedHead, ...]
+    draws: tuple[HeadDraw, ...]
+
+    def of(self, group: Group) -> list[HeadDraw]:
+        return [draw for draw in self.draws if draw.group == group]
+
+    def successes(self, group: Group) -> Estimate:
+        """The share of models that learn to copy, with its exact binomial interval."""
+        return share([draw.learnt for draw in self.of(group)], fewest=1)
+
+
+def heads(
+    *,
+    size: Size = "quick",
+    recipe: CopyRecipe = CopyRecipe(),  # noqa: B008
+    folder: str | Path | None = None,
+    workers: int = 1,
+    report: Callable[[CheckedHead | HeadDraw], None] = lambda _: None,
+) -> Heads:
+    """Find good and bad initialisations of a head, and train models of eight heads that are made of them.
+
+    A head is good if a model with this head alone copies permutations after at most 200 steps, in three trainings. All
+    models start from the same weights except for their heads. With a ``folder``, the same call resumes.
+
+    Paper: Snell et al. 2021, arXiv:2103.07601, section 5
+    """
+    wanted = HEAD_SIZES[choose(size, HEAD_SIZES, "size")]
+    place = None if folder is None else Path(folder)
+    repeats = Repeats(place, workers)
+    with study(place, asdict(recipe)):
+        checked = _search(repeats, wanted, recipe, report)
+        pools = {verdict: [one.head for one in checked if one.verdict == verdict] for verdict in ("bad", "good")}
+        jobs = {
+            f"{group}-{draw:03d}": partial(_train, group, draw, _drawn(group, draw, pools), recipe)
+            for draw in range(wanted.draws)
+            for group in GROUPS
+        }
+        draws: list[HeadDraw] = []
+        for _, stored in repeats.run(jobs):
+            draws.append(_draw(stored))
+            report(draws[-1])
+    return Heads(recipe, tuple(checked), tuple(sorted(draws, key=lambda d: (GROUPS.index(d.group), d.draw))))
+
+
+def _search(
+    repeats: Repeats, wanted: HeadSize, recipe: CopyRecipe, report: Callable[[CheckedHead], None]
+) -> list[CheckedHead]:
+    """Check initialisations until there are enough of both kinds; as many at a time as there are workers."""
+    checked: list[CheckedHead] = []
+    for start in count(0, repeats.workers):
+        found = [sum(one.verdict == verdict for one in checked) for verdict in ("bad", "good")]
+        if found[0] >= wanted.bad and found[1] >= wanted.good:
+            break
+        if start >= MOST:
+            raise NotLearnt(f"of {start} initialisations of a head, {found[0]} are bad and {found[1]} good: too few")
+        jobs = {f"head-{head:03d}": partial(_check, head, recipe) for head in range(start, start + repeats.workers)}
+        for _, stored in repeats.run(jobs):
+            checked.append(CheckedHead(stored["head"], stored["verdict"], tuple(stored["accuracies"])))
+            report(checked[-1])
+    return sorted(checked, key=lambda one: one.head)
+
+
+def _check(head: int, recipe: CopyRecipe) -> dict[str, Any]:
+    """Train a model of one head several times; as soon as two trainings differ, it is neither good nor bad."""
+    accuracies: list[float] = []
+    verdicts: set[Verdict] = set()
+    for seed in range(CHECKED):
+        accuracies.append(_curve([head], seed, recipe)[-1].accuracy)
+        verdicts.add("good" if accuracies[-1] >= LEARNT else "bad" if accuracies[-1] < BAD else "neither")
+        if len(verdicts) > 1 or "neither" in verdicts:
+            return asdict(CheckedHead(head, "neither", tuple(accuracies)))
+    return asdict(CheckedHead(head, verdicts.pop(), tuple(accuracies)))
+
+
+def _drawn(group: Group, draw: int, pools: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """The heads of a model. Heads of the random group were never checked."""
+    rng = Random(f"{group} {draw}")
+    if group == "random":
+        return tuple(MOST + HEADS * draw + number for number in range(HEADS))
+    if group == "rescued":
+        return (*rng.sample(pools["bad"], HEADS - 1), rng.choice(pools["good"]))
+    return tuple(rng.sample(pools["bad"], HEADS))
+
+
+def _train(group: Group, draw: int, chosen: tuple[int, ...], recipe: CopyRecipe) -> dict[str, Any]:
+    return asdict(HeadDraw(group, draw, chosen, _curve(chosen, draw, recipe)))
+
+
+def _draw(stored: Mapping[str, Any]) -> HeadDraw:
+    points = tuple(CopyPoint(**point) for point in stored["curve"])
+    return HeadDraw(stored["group"], stored["draw"], tuple(stored["heads"]), points)
+
+
+def _curve(chosen: Sequence[int], seed: int, recipe: CopyRecipe) -> tuple[CopyPoint, ...]:
+    """Train a model of these heads until it copies."""
+    sequences = Sequences("permutation", recipe.length)
+    network = with_heads(sequences, recipe, chosen)
+    points: list[CopyPoint] = []
+    for point in copy_curve(network, sequences, recipe, seed):
+        points.append(point)
+        if point.accuracy >= LEARNT:
+            break
+    return tuple(points)
+
+
+def with_heads(sequences: Sequences, recipe: CopyRecipe, chosen: Sequence[int]) -> Seq2SeqNetwork:
+    """A network of GRUs with heads of these seeds; everything else is the same for all of them."""
+    network = copier(sequences, recipe, 0, cell="gru", shared=False, heads=len(chosen))
+    for place, seed in enumerate(chosen):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1 + seed)
+            network.heads[place] = Head(recipe.hidden, recipe.hidden)
+    return network

@@ -1,0 +1,95 @@
+"""Independent runs in parallel processes, each saved as one small file when it finishes."""
+
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from salience.core.files import complete, locked
+from salience.errors import BadInput
+
+Job = Callable[[], Mapping[str, Any]]
+"""Returns what is stored as JSON. It is sent to another process, so it must be possible to pickle it."""
+
+MARK = "settings.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Runs by name; with a ``folder``, finished runs are read from it instead of being made again."""
+
+    folder: Path | None = None
+    workers: int = 1
+
+    def run(self, jobs: Mapping[str, Job]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the result of each job with its name: first the finished ones, then the others as they finish."""
+        missing = dict(jobs)
+        for name in jobs:
+            if (stored := self._stored(name)) is not None:
+                del missing[name]
+                yield name, stored
+        for name, result in here(missing) if min(self.workers, len(missing)) < 2 else pool(missing, self.workers):
+            self._store(name, result)
+            yield name, dict(result)
+
+    def _stored(self, name: str) -> dict[str, Any] | None:
+        path = None if self.folder is None else self.folder / f"{name}.json"
+        if path is None or not path.exists():
+            return None
+        try:
+            return json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise BadInput(f"{path} is damaged: {error}; delete it to run it again") from error
+
+    def _store(self, name: str, result: Mapping[str, Any]) -> None:
+        if self.folder is not None:
+            with complete(self.folder / f"{name}.json") as file:
+                file.write((json.dumps(result) + "\n").encode())
+
+
+def cores() -> int:
+    """The number of processes that pay: one per core."""
+    return max(1, len(psutil.Process().cpu_affinity() or ()) if hasattr(psutil.Process, "cpu_affinity") else 1)
+
+
+def here(jobs: Mapping[str, Job]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Run the jobs one after the other in this process."""
+    for name, job in jobs.items():
+        yield name, job()
+
+
+def pool(jobs: Mapping[str, Job], workers: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Run the jobs in processes of one thread each."""
+    # A forked process inherits torch's threads in an unknown state; a spawned one starts clean.
+    with ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), torch.set_num_threads, (1,)) as processes:
+        waiting = {processes.submit(job): name for name, job in jobs.items()}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        finally:
+            processes.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def study(folder: Path | None, settings: Mapping[str, Any]) -> Generator[None]:
+    """Lock the folder of a study for this process; a folder with results of other settings is refused."""
+    if folder is None:
+        yield
+        return
+    with locked(folder, MARK):
+        wanted = json.loads(json.dumps(settings))
+        path = folder / MARK
+        known = json.loads(path.read_text("utf-8")) if path.exists() else wanted
+        if known != wanted:
+            other = ", ".join(f"{k}={known.get(k)!r}" for k in wanted if known.get(k) != wanted[k])
+            raise BadInput(f"{folder} holds results with {other}; use the same settings or another folder")
+        with complete(path) as file:
+            file.write((json.dumps(wanted, indent=2) + "\n").encode())
+        yield

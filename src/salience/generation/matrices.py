@@ -1,0 +1,149 @@
+"""Methods that give one score per word of the answer and word of the source, from one pass with the answer given."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from salience.core.erasure import Replacement, replaced
+from salience.core.target import Kind
+from salience.core.types import Batch, on_scale
+from salience.errors import choose
+from salience.methods.gradient import Reduction, dot, reduced
+from salience.models.seq2seq import Answers, Decoded, Seq2Seq
+
+Readout = Literal["nonlinear", "linear"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forced:
+    """One source text with a given answer, and the scale of the explained number f_t, such as log p(y_t | x, y_<t)."""
+
+    model: Seq2Seq
+    batch: Batch
+    answers: Answers
+    output: Decoded
+    kind: Kind = "log_probability"
+
+    @classmethod
+    def of(cls, model: Seq2Seq, batch: Batch, answers: Answers, kind: Kind = "log_probability") -> "Forced":
+        with model.executor.lock, torch.no_grad():
+            return cls(model, batch, answers, model.force(batch, answers), kind)
+
+    def values(self, logits: Float[Tensor, "*n t v"]) -> Float[Tensor, "*n t"]:
+        """f_t of every token of the answer."""
+        flat = on_scale(logits.flatten(0, -2), self.kind, "softmax").view(logits.shape)
+        words = self.answers.outputs[0].expand(logits.shape[:-1])
+        return flat.gather(-1, words[..., None])[..., 0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matrix:
+    """Scores of every token of the source for every token of the answer. ``gaps`` hold one number per answer token."""
+
+    scores: Float[Tensor, "t s"]
+    gaps: Mapping[str, Float[Tensor, " t"]] = field(default_factory=dict[str, Tensor])
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    signed: bool = True
+
+
+def attention(step: Forced) -> Matrix:
+    """a_ts: how much the decoder attends to each source token, a mean over heads."""
+    return Matrix(step.output.attention[0].mean(0), signed=False)
+
+
+def output_relevance(step: Forced, *, readout: Readout = "nonlinear") -> Matrix:
+    """What a source token alone says for the answer's token.
+
+    ``nonlinear``: f_t when the context is W_e h_s, and the decoder's state is kept. ``linear``: r_{o,s} = W_o W_e h_s,
+    as if the output were read from the context directly.
+
+    Paper: Snell et al. 2021, arXiv:2103.07601
+    """
+    choose(readout, get_args(Readout), "readout")
+    return Matrix((probed if readout == "nonlinear" else linear)(step), settings={"readout": readout})
+
+
+@torch.no_grad()
+def probed(step: Forced) -> Float[Tensor, "t s"]:
+    """β_ts: f_t with c_t replaced by W_e h_s."""
+    net, d = step.model.module, step.output.queries[0]
+    c = net.projected(step.output.states)[0]
+    both = [part.expand(len(c), len(d), -1) for part in (d[None], c[:, None])]
+    return step.values(net.read_out(*both)).mT
+
+
+@torch.no_grad()
+def linear(step: Forced) -> Float[Tensor, "t s"]:
+    """r_{o,s} = W_o W_e h_s for the word o of each step."""
+    net = step.model.module
+    return net.output.weight[step.answers.outputs[0]] @ net.projected(step.output.states)[0].mT
+
+
+def attention_x_relevance(step: Forced, *, readout: Readout = "nonlinear") -> Matrix:
+    """a_ts r_ts, the terms of the context's relevance. The gap is f_t − Σ_s a_ts r_ts, which the decoder's own state
+    and the non-linearity explain.
+    """
+    relevance = output_relevance(step, readout=readout)
+    scores = step.output.attention[0].mean(0) * relevance.scores
+    return Matrix(scores, {"sum": step.values(step.output.logits)[0] - scores.sum(1)}, relevance.settings)
+
+
+def gradient(step: Forced, *, reduction: Reduction = "l2") -> Matrix:
+    """‖∂f_t / ∂e_s‖."""
+    _, g = _gradients(step)
+    return Matrix(reduced(g, reduction), signed=reduction == "sum", settings={"reduction": reduction})
+
+
+def input_x_gradient(step: Forced) -> Matrix:
+    """∂f_t / ∂e_s · e_s."""
+    e, g = _gradients(step)
+    return Matrix(dot(e.expand_as(g), g))
+
+
+def _gradients(step: Forced) -> tuple[Float[Tensor, "1 s d"], Float[Tensor, "t s d"]]:
+    """The embeddings, and the derivatives of every f_t: one pass, and one backward pass per word of the answer."""
+    model = step.model
+    with model.executor.lock, torch.enable_grad():
+        e = model.embed(step.batch).requires_grad_()
+        values = step.values(model.force(step.batch, step.answers, embeddings=e).logits)[0]
+        rows = [torch.autograd.grad(value, e, retain_graph=True)[0][0] for value in values]
+    return e.detach(), torch.stack(rows)
+
+
+def occlusion(step: Forced, *, erase: Replacement = "mean") -> Matrix:
+    """f_t(x) − f_t(x without s), the answer staying the same: one pass per source token gives all words of the answer.
+
+    A token is erased by replacing its embedding, by default with the mean embedding.
+    """
+    model, n = step.model, step.batch.width
+    whole = step.values(step.output.logits)[0]
+    rows: list[Tensor] = [whole] * n
+
+    def work(items: list[int]) -> Tensor:
+        copies = step.batch.take(torch.zeros(len(items), dtype=torch.long))
+        where = torch.zeros_like(copies.mask)
+        where[torch.arange(len(items)), torch.tensor(items)] = True
+        with model.executor.lock, torch.no_grad():
+            answers = Answers(*(part.expand(len(items), -1) for part in _parts(step.answers)))
+            return step.values(model.force(copies, answers, embeddings=replaced(model, copies, where, erase)).logits)
+
+    for items, values in model.executor.run([n + step.answers.inputs.shape[1]] * n, work):
+        for item, value in zip(items, values, strict=True):
+            rows[item] = whole - value
+    return Matrix(torch.stack(rows, 1), settings={"erase": erase})
+
+
+def _parts(answers: Answers) -> tuple[Tensor, Tensor, Tensor]:
+    return answers.inputs, answers.outputs, answers.mask
+
+
+MatrixMethod = Callable[..., Matrix]
+"""(step, settings by keyword) -> one score per word of the answer and of the source."""
+
+MATRIX_METHODS: tuple[MatrixMethod, ...] = (
+    attention, output_relevance, attention_x_relevance, gradient, input_x_gradient, occlusion,
+)  # fmt: skip

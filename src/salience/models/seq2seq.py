@@ -1,0 +1,422 @@
+"""An encoder-decoder with attention: which word of a source text each word of the answer is made from."""
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor, nn
+
+from salience.core.executor import Executor
+from salience.core.text import Encoded, Text, unread
+from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
+from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
+from salience.models.files import reporting
+
+PAD, UNK, BOS, EOS = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
+SPECIAL = (PAD, UNK, BOS, EOS)
+Cell = Literal["lstm", "gru"]
+Activation = Literal["relu", "tanh"]
+AttentionScore = Literal["dot", "uniform"]
+State = tuple[Float[Tensor, "l b k"], ...]
+"""The state of a recurrent network: (h, c) of an LSTM, (h,) of a GRU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seq2SeqConfig:
+    """The configuration of a Seq2Seq model; stored as config.json. The defaults are the translation model's."""
+
+    vocabulary: int
+    hidden: int = 256
+    """Units of each layer, per direction in the encoder, and the width of the embeddings."""
+    layers: int = 2
+    cell: Cell = "lstm"
+    bidirectional: bool = True
+    activation: Activation = "relu"
+    heads: int = 1
+    scoring: AttentionScore = "dot"
+    shared: bool = True
+    """Whether source and answer have the same embeddings."""
+    dropout: float = 0.5
+    """Between the layers."""
+    longest: int = 256
+    """Tokens of a source text, with the one that ends it."""
+    model_type: str = "salience_seq2seq"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """One pass in which the answer is given: the logits of y_t, from the source and y_<t."""
+
+    logits: Float[Tensor, "b t v"]
+    attention: Float[Tensor, "b k t s"]
+    states: Float[Tensor, "b s h"]
+    """h, the states of the source."""
+    queries: Float[Tensor, "b t d"]
+    """d, the states of the decoder."""
+
+
+class Head(nn.Module):
+    """One head of attention: W_q, which makes queries, and W_e, which projects the context."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(hidden, width)
+        self.project = nn.Linear(width, hidden)
+
+
+class Seq2SeqNetwork(nn.Module):
+    """h = encoder(x);  d = decoder(y_<t);  a_t = softmax_s(h_s · W_q d_t);  c_t = W_e Σ_s a_ts h_s;
+    logits_t = W f(W_m [d_t; c_t]), f being ReLU or tanh. Contexts of several heads are averaged.
+
+    The decoder starts from the last state of the encoder, averaged over both directions. Attention is not fed back into
+    the decoder, so all steps of a given answer are computed at once.
+
+    Paper: Snell et al. 2021, arXiv:2103.07601
+    """
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__()
+        cells: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+        cell = cells[choose(config.cell, get_args(Cell), "cell")]
+        choose(config.activation, get_args(Activation), "activation")
+        choose(config.scoring, get_args(AttentionScore), "scoring")
+        self.config = config
+        size = config.hidden
+        shape: dict[str, Any] = {
+            "num_layers": config.layers,
+            "batch_first": True,
+            "dropout": config.dropout if config.layers > 1 else 0.0,
+        }
+        self.words = nn.Embedding(config.vocabulary, size)
+        self.answer_words = None if config.shared else nn.Embedding(config.vocabulary, size)
+        self.encoder = cell(size, size, bidirectional=config.bidirectional, **shape)
+        self.decoder = cell(size, size, **shape)
+        self.merge = nn.Linear(2 * size, size)
+        self.output = nn.Linear(size, config.vocabulary)
+        width = size * (1 + config.bidirectional)
+        self.heads = nn.ModuleList(Head(size, width) for _ in range(config.heads))
+
+    def forward(
+        self,
+        e: Float[Tensor, "b s k"],
+        mask: Bool[Tensor, "b s"],
+        inputs: Int[Tensor, "b t"],
+        edit_attention: Edit | None = None,
+        edit_hidden: Edit | None = None,
+    ) -> Decoded:
+        """Run the network on source embeddings and the words before each word of the answer."""
+        e = e if edit_hidden is None else edit_hidden(Site(0), e)
+        h, state = self.encode(e, mask)
+        h = h if edit_hidden is None else edit_hidden(Site(1), h)
+        d, _ = self.decode(inputs, state)
+        a = self.attend(d, h, mask)
+        a = a if edit_attention is None else edit_attention(Site(1), a)
+        return Decoded(self.read_out(d, self.context(a, h)), a, h, d)
+
+    def encode(self, e: Float[Tensor, "b s k"], mask: Bool[Tensor, "b s"]) -> tuple[Float[Tensor, "b s h"], State]:
+        """Return the states of the source, and the state that the decoder starts from."""
+        packed = nn.utils.rnn.pack_padded_sequence(e, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+        # cuDNN does not support backward in evaluation mode.
+        with torch.backends.cudnn.flags(enabled=self.training):
+            states, last = self.encoder(packed)
+        h, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])
+        return h, tuple(self._averaged(part) for part in (last if isinstance(last, tuple) else (last,)))
+
+    def _averaged(self, last: Float[Tensor, "ld b k"]) -> Float[Tensor, "l b k"]:
+        return last.view(self.config.layers, -1, *last.shape[1:]).mean(1)
+
+    def decode(self, inputs: Int[Tensor, "b t"], state: State) -> tuple[Float[Tensor, "b t d"], State]:
+        """Return the states of the decoder after each word, and the state to continue from."""
+        words = self.words if self.answer_words is None else self.answer_words
+        h, *cell = state
+        with torch.backends.cudnn.flags(enabled=self.training):
+            d, last = self.decoder(words(inputs), state if cell else h)
+        return d, last if isinstance(last, tuple) else (last,)
+
+    def attend(
+        self, d: Float[Tensor, "b t d"], h: Float[Tensor, "b s h"], mask: Bool[Tensor, "b s"]
+    ) -> Float[Tensor, "b k t s"]:
+        """a_ts = softmax_s(h_s · W_q d_t), or 1 / n."""
+        uniform = self.config.scoring == "uniform"
+        scores = [
+            d.new_zeros(*d.shape[:2], h.shape[1]) if uniform else head.query(d) @ h.mT  # pyright: ignore
+            for head in self.heads
+        ]
+        return torch.stack(scores, 1).masked_fill(~mask[:, None, None], -torch.inf).softmax(-1)
+
+    def context(self, a: Float[Tensor, "b k t s"], h: Float[Tensor, "b s h"]) -> Float[Tensor, "b t d"]:
+        """c_t = W_e Σ_s a_ts h_s, the mean over heads."""
+        projected = [head.project(one @ h) for head, one in zip(self.heads, a.unbind(1), strict=True)]  # pyright: ignore
+        return torch.stack(projected).mean(0)
+
+    def read_out(self, d: Float[Tensor, "*n d"], c: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        """W f(W_m [d; c])."""
+        merged = self.merge(torch.cat([d, c], -1))
+        return self.output(torch.relu(merged) if self.config.activation == "relu" else torch.tanh(merged))
+
+    def projected(self, h: Float[Tensor, "b s h"]) -> Float[Tensor, "b s d"]:
+        """W_e h_s: the context if all attention were on one word, the mean over heads."""
+        return torch.stack([head.project(h) for head in self.heads]).mean(0)  # pyright: ignore
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """Answers to a batch of sources, padded on the right: what the decoder reads, and what it should say."""
+
+    inputs: Int[Tensor, "b t"]
+    outputs: Int[Tensor, "b t"]
+    mask: Bool[Tensor, "b t"]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(eq=False)
+class Seq2Seq:
+    """An encoder-decoder with its tokenizer.
+
+    As a model it predicts the word that follows ``prefix``, the answer so far: its labels are the vocabulary, and
+    attention has one query, the last state of the decoder. ``hidden[0]`` is the embeddings of the source, ``hidden[1]``
+    the states that attention averages. The decoder starts from the encoder's last state, which is no part of these.
+    """
+
+    module: Seq2SeqNetwork
+    tokenizer: Tokenizer
+    name: str = "seq2seq"
+    executor: Executor = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]
+    """Created for the module if not given."""
+    embedding_edit: EmbeddingEdit | None = None
+    prefix: tuple[int, ...] = ()
+    """The tokens of the answer so far."""
+
+    causal = False
+    layers = 1
+    single_query = True
+
+    def __post_init__(self) -> None:
+        self.executor = self.executor or Executor(8192, self.module)
+
+    @classmethod
+    def new(cls, config: Seq2SeqConfig, tokenizer: Tokenizer, *, name: str = "seq2seq", seed: int = 0) -> "Seq2Seq":
+        """Create an untrained model, with weights initialised by ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(Seq2SeqNetwork(config).eval(), tokenizer, name)
+
+    @property
+    def config(self) -> Seq2SeqConfig:
+        return self.module.config
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        """The ids of the special tokens."""
+        ids = {token: self.tokenizer.token_to_id(token) for token in SPECIAL}
+        if missing := [token for token, number in ids.items() if number is None]:
+            raise BadModel(f"the tokenizer of {self.name} has no token {missing[0]}; train it with subword_tokenizer")
+        return {token: number for token, number in ids.items() if number is not None}
+
+    def after(self, prefix: Sequence[int]) -> "Seq2Seq":
+        """Return the model that predicts the word after this beginning of an answer."""
+        return replace(self, prefix=tuple(prefix))
+
+    # ------------------------------------------------------------------------------------------------ as a model
+
+    def can_start(self) -> bool:
+        """The decoder's first state is not among the hidden states."""
+        return False
+
+    @property
+    def reads(self) -> Reads:
+        return "all"
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> Sequence[str]:
+        return tuple(str(self.tokenizer.id_to_token(i)) for i in range(self.config.vocabulary))
+
+    @property
+    def link(self) -> Link:
+        return "softmax"
+
+    @property
+    def words(self) -> nn.Embedding:
+        return self.module.words if self.embedding_edit is None else self.embedding_edit.words
+
+    def with_embeddings(self, edit: EmbeddingEdit) -> "Seq2Seq":
+        return replace(self, embedding_edit=edit)
+
+    @property
+    def replacements(self) -> Mapping[str, int]:
+        return {"unk": self.ids[UNK], "pad": self.ids[PAD]}
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        """Tokenise source texts; each ends with a special token."""
+        return [self._encode(text, number) for number, text in enumerate(texts)]
+
+    def _encode(self, text: Text, number: int) -> Encoded:
+        if not isinstance(text, str):
+            raise BadInput(f"text {number} is a pair; {self.name} reads single texts only")
+        if not text.strip():
+            raise BadInput(f"text {number} is empty or only white space; it needs at least one word")
+        encoding = self.tokenizer.encode(text)
+        end = min(len(encoding.ids), self.config.longest - 1)
+        unseen = tuple(unread(text, encoding.offsets[:end], encoding.offsets[end:]))
+        if end < len(encoding.ids):
+            warnings.warn(too_long(number, end, unseen), TruncatedText, stacklevel=2)
+        return Encoded(
+            text,
+            (*encoding.ids[:end], self.ids[EOS]),
+            (*encoding.tokens[:end], EOS),
+            (*encoding.offsets[:end], (len(text), len(text))),
+            (*(False for _ in range(end)), True),
+            unseen=unseen,
+        )
+
+    def encode_answer(self, text: str) -> Encoded:
+        """Tokenise an answer, without special tokens."""
+        encoding = self.tokenizer.encode(text)
+        kept = (False,) * len(encoding.ids)
+        return Encoded(text, tuple(encoding.ids), tuple(encoding.tokens), tuple(encoding.offsets), kept)
+
+    def batch(self, encoded: Sequence[Encoded]) -> Batch:
+        return Batch.of(encoded, self.ids[PAD], self.words.weight.device)
+
+    def answers(self, tokens: Sequence[Sequence[int]]) -> Answers:
+        """A batch of answers, given by their tokens; each ends with the token that ends it."""
+        width, pad = 1 + max(map(len, tokens)), self.ids[PAD]
+
+        def rows(values: Iterable[Sequence[int]]) -> Int[Tensor, "b t"]:
+            padded = [[*row, *[pad] * (width - len(row))] for row in values]
+            return torch.tensor(padded, device=self.words.weight.device)
+
+        lengths = torch.tensor([len(row) + 1 for row in tokens], device=self.words.weight.device)
+        return Answers(
+            rows([self.ids[BOS], *row] for row in tokens),
+            rows([*row, self.ids[EOS]] for row in tokens),
+            torch.arange(width, device=lengths.device) < lengths[:, None],
+        )
+
+    def force(
+        self,
+        batch: Batch,
+        answers: Answers,
+        *,
+        embeddings: Float[Tensor, "b s d"] | None = None,
+        edit_attention: Edit | None = None,
+    ) -> Decoded:
+        """Run the model with given answers, all steps at once."""
+        e = self.words(batch.ids) if embeddings is None else embeddings
+        entering = e if self.embedding_edit is None else self.embedding_edit.entering(e)
+        return self.module(entering, batch.mask, answers.inputs, edit_attention)
+
+    def resolve(self, label: str | int) -> int:
+        """Return the id of a word of the vocabulary, as its token or as text that is one token."""
+        if isinstance(label, int):
+            if 0 <= label < self.config.vocabulary:
+                return label
+            raise BadInput(f"there is no word number {label}: {self.name} has {self.config.vocabulary:,}")
+        known = self.tokenizer.token_to_id(label)
+        ids = [known] if known is not None else self.tokenizer.encode(label).ids
+        if len(ids) == 1 and (known is not None or ids[0] != self.ids[UNK]):
+            return ids[0]
+        if not ids or self.ids[UNK] in ids:
+            raise BadInput(unknown(label, self.labels[:10], "word", self.name))
+        first = self.tokenizer.id_to_token(ids[0])
+        raise BadInput(f"{label!r} is {len(ids)} tokens of {self.name}; name its first one, {first!r}")
+
+    def label(self, index: int) -> str:
+        return self.labels[index]
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([i], skip_special_tokens=True) for i in ids]
+
+    def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
+        # A pass of another thread may have put other embeddings in their place.
+        with self.executor.lock, torch.no_grad():
+            return self.words(batch.ids)
+
+    def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
+        """Uniform over all tokens: the weights are in the attention itself."""
+        return batch.mask / batch.mask.sum(1, keepdim=True)
+
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        embeddings: Float[Tensor, "b t d"] | None = None,
+        edit_attention: Edit | None = None,
+        edit_hidden: Edit | None = None,
+        hidden: bool = False,
+        attention: Weights | None = None,
+        start: Start | None = None,
+    ) -> Output:
+        if start is not None:
+            raise BadInput(f"{self.name} cannot start from a hidden state: its decoder starts from the encoder's state")
+        e = self.words(batch.ids) if embeddings is None else embeddings
+        entering = e if self.embedding_edit is None else self.embedding_edit.entering(e)
+        inputs = torch.tensor([[self.ids[BOS], *self.prefix]], device=e.device).expand(len(batch), -1)
+        net, kept = self.module, entering if edit_hidden is None else edit_hidden(Site(0), entering)
+        h, state = net.encode(kept, batch.mask)
+        h = h if edit_hidden is None else edit_hidden(Site(1), h)
+        d = net.decode(inputs, state)[0][:, -1:]
+        a = net.attend(d, h, batch.mask)
+        a = a if edit_attention is None else edit_attention(Site(1), a)
+        logits = net.read_out(d, net.context(a, h))[:, 0]
+        return Output(logits, e, (kept, h) if hidden else (), (a,) if attention else ())
+
+    # ------------------------------------------------------------------------------------------------ as files
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.json, tokenizer.json and model.safetensors."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "config.json").write_text(json.dumps(asdict(self.config), indent=2), "utf-8")
+        self.tokenizer.save(str(path / "tokenizer.json"))
+        save_file({k: v.contiguous() for k, v in self.module.state_dict().items()}, path / "model.safetensors")
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, name: str | None = None, device: str | None = None, dtype: str = "float32"
+    ) -> "Seq2Seq":
+        path = Path(folder)
+        for file in ("config.json", "tokenizer.json", "model.safetensors"):
+            if not (path / file).is_file():
+                raise BadModel(f"{folder} does not hold an encoder-decoder that can be loaded: {file} is missing")
+        with reporting(folder):
+            config = Seq2SeqConfig(**json.loads((path / "config.json").read_text("utf-8")))
+            model = cls.new(config, Tokenizer.from_file(str(path / "tokenizer.json")), name=name or str(folder))
+            model.module.load_state_dict(load_file(path / "model.safetensors"))
+            model.module.to(device or "cpu", torch.float32 if dtype == "auto" else getattr(torch, dtype))
+        return model
+
+
+def subword_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
+    """Train a byte-pair tokenizer with ``size`` tokens, special ones included, on texts of one or several languages."""
+    tokenizer = Tokenizer(models.BPE(unk_token=UNK))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Punctuation(behavior="isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def symbol_tokenizer(symbols: Iterable[str]) -> Tokenizer:
+    """A tokenizer of given words, separated by white space, after the special tokens."""
+    vocabulary = {word: number for number, word in enumerate((*SPECIAL, *symbols))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer

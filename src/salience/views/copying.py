@@ -1,0 +1,167 @@
+"""Views of copying: which runs learn to attend, as a table, curves and a page."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from salience.core.stats import Estimate
+from salience.views.charts import drawn
+from salience.views.trials import Table, page
+
+if TYPE_CHECKING:
+    from salience.dynamics.copying import Copying
+    from salience.dynamics.heads import Group, Heads
+
+KINDS = {"permutation": "permutations of {n}", "iid": "i.i.d. from {n}", "distinct": "{n} of {m}"}
+GROUPS: "Mapping[Group, str]" = {"bad": "bad heads", "rescued": "bad heads and a good one", "random": "any heads"}
+TITLE = "Copying: can attention be learnt without co-occurrence?"
+COLOURS = {"learnt": "#2f6f9f", "failed": "#d9822b"}
+
+
+def kind_name(kind: str, length: int) -> str:
+    """The kind of sequences in words, such as ``40 of 60``."""
+    return KINDS[kind].format(n=length, m=length * 3 // 2)
+
+
+def copying_table(result: "Copying") -> Table:
+    """One row per kind of sequences: how many runs fail, and what successful and failed runs attend to."""
+    rows: list[list[str]] = []
+    for kind in result.kinds:
+        runs, failed = result.of(kind), [run for run in result.of(kind) if not run.learnt]
+        learnt = [run for run in runs if run.learnt]
+        rows.append(
+            [
+                kind_name(kind, result.recipe.length),
+                str(len(runs)),
+                _rate(result.failures(kind), len(failed)),
+                _span([float(run.first) for run in learnt if run.first is not None], "{:.0f}"),
+                _span([run.last.attention for run in learnt]),
+                _span([run.last.accuracy for run in failed]),
+                _span([run.last.attention for run in failed]),
+            ]
+        )
+    head = (
+        "sequences",
+        "runs",
+        "failed (95 % interval)",
+        "first step ≥ 0.95",
+        "attention of successful runs",
+        "accuracy of failed runs",
+        "attention of failed runs",
+    )
+    return head, rows
+
+
+def copying_notes(result: "Copying") -> list[str]:
+    """What the numbers mean."""
+    recipe = result.recipe
+    return [
+        f"A run fails if its token accuracy is below 0.95 after {recipe.steps} steps of {recipe.batch} new sequences. "
+        "Failed runs often reach full accuracy later, without aligned attention.",
+        "Attention is the share of symbols for which the largest weight is on the symbol to copy.",
+        "Intervals are exact (Clopper & Pearson); ranges are over runs.",
+    ]
+
+
+def heads_table(result: "Heads") -> Table:
+    """One row per group of models with eight heads."""
+    rows = [
+        [
+            GROUPS[group],
+            str(len(draws)),
+            _rate(result.successes(group), sum(draw.learnt for draw in draws)),
+            _span([float(draw.curve[-1].step) for draw in draws if draw.learnt], "{:.0f}"),
+            _span([draw.curve[-1].attention for draw in draws]),
+        ]
+        for group in GROUPS
+        if (draws := result.of(group))
+    ]
+    return ("heads", "models", "learnt (95 % interval)", "steps", "attention of the best head"), rows
+
+
+def heads_notes(result: "Heads") -> list[str]:
+    """What the numbers mean."""
+    counts = {v: sum(one.verdict == v for one in result.checked) for v in ("good", "bad", "neither")}
+    return [
+        f"Of {len(result.checked)} initialisations of a single head, {counts['good']} are good (accuracy of at least "
+        f"0.95 within {result.recipe.steps} steps, in three trainings), {counts['bad']} bad (below 0.6) and "
+        f"{counts['neither']} neither.",
+        "All models start from the same weights except for their heads.",
+    ]
+
+
+def _rate(estimate: Estimate, number: int) -> str:
+    return f"{number} of {estimate.n} ({estimate.interval})"
+
+
+def _span(values: Sequence[float], form: str = "{:.2f}") -> str:
+    """The range of some values."""
+    ends = list(dict.fromkeys(form.format(end) for end in (min(values), max(values)))) if values else []
+    return " to ".join(ends) or "–"
+
+
+def copying_chart(result: "Copying", kind: str) -> bytes:
+    """Token accuracy and attention accuracy of every run against the step, one column per kind of sequences."""
+    values = [
+        {
+            "sequences": kind_name(run.kind, result.recipe.length),
+            "run": f"{run.kind} {run.seed}",
+            "result": "learnt" if run.learnt else "failed",
+            "step": point.step,
+            "measure": measure,
+            "value": value,
+        }
+        for run in result.runs
+        for point in run.curve
+        for measure, value in (("token accuracy", point.accuracy), ("attention accuracy", point.attention))
+    ]
+    return drawn(_curves(values, [kind_name(k, result.recipe.length) for k in result.kinds]), kind)
+
+
+def heads_chart(result: "Heads", kind: str) -> bytes:
+    """Token accuracy and attention accuracy of models with eight heads against the step."""
+    values = [
+        {
+            "sequences": GROUPS[draw.group],
+            "run": f"{draw.group} {draw.draw}",
+            "result": "learnt" if draw.learnt else "failed",
+            "step": point.step,
+            "measure": measure,
+            "value": value,
+        }
+        for draw in result.draws
+        for point in draw.curve
+        for measure, value in (("token accuracy", point.accuracy), ("attention accuracy", point.attention))
+    ]
+    return drawn(_curves(values, list(GROUPS.values())), kind)
+
+
+def _curves(values: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
+    import altair as alt
+
+    return (
+        alt.Chart(alt.Data(values=list(values)), width=220, height=150)
+        .mark_line(strokeWidth=1.3, opacity=0.75)
+        .encode(
+            x=alt.X("step:Q", title="step"),
+            y=alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, 1])),
+            color=alt.Color(
+                "result:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
+            ),
+            detail="run:N",
+        )
+        .facet(
+            column=alt.Column("sequences:N", title=None, sort=list(columns)),
+            row=alt.Row("measure:N", title=None, sort=["token accuracy", "attention accuracy"]),
+        )
+    )
+
+
+def copying_page(result: "Copying") -> str:
+    """A self-contained HTML page."""
+    return page(TITLE, copying_table(result), copying_notes(result), copying_chart(result, "svg"))
+
+
+def heads_page(result: "Heads") -> str:
+    """A self-contained HTML page."""
+    title = "Copying: does one good head rescue a model of eight?"
+    return page(title, heads_table(result), heads_notes(result), heads_chart(result, "svg"))

@@ -1,0 +1,59 @@
+"""Views of a translator: agreement of attention and relevance, alignment error rates, and a heat map."""
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from salience.views.pages import document, figure, table
+from salience.views.trials import Table
+
+if TYPE_CHECKING:
+    from salience.dynamics.translation import Translation
+
+
+def agreement_table(result: "Translation") -> Table:
+    """A(u, v) of every pair of scores, beside chance."""
+    rows = [
+        [
+            f"A({row.u}, {row.v})",
+            f"{row.share.mean:.1%}",
+            row.share.interval,
+            f"{row.chance.mean:.1%}",
+            f"{row.tau.mean:.3f}",
+        ]
+        for row in result.agreement
+    ]
+    return ("", "agreement", "95 % interval", "chance", "Kendall's τ"), rows
+
+
+def alignment_table(result: "Translation") -> Table:
+    """Alignment error rates, one column per data set."""
+    kinds = list(dict.fromkeys(row.scores for one in result.aligned for row in one.rows))
+    rates = [{row.scores: row.error_rate for row in one.rows} for one in result.aligned]
+    rows = [[kind, *(f"{of[kind]:.1%}" if kind in of else "" for of in rates)] for kind in kinds]
+    unknown = ["unknown source words", *(f"{one.unknown:.1%}" for one in result.aligned)]
+    return ("AER ↓", *(f"{one.data} ({one.pairs} pairs)" for one in result.aligned)), [*rows, unknown]
+
+
+def notes(result: "Translation") -> list[str]:
+    """What the numbers mean."""
+    return [
+        f"BLEU {result.bleu:.1f} ({result.signature}).",
+        "A(u, v) is the share of words of the answer whose highest source word by u is in the top 5 % by v, with the "
+        "answer given. Chance is with v shuffled.",
+        "The alignment error rate counts links to the source word with the highest score. Silver alignments are made "
+        "by another aligner and have errors themselves.",
+    ]
+
+
+def page(result: "Translation", maps: bytes | None = None) -> str:
+    """A self-contained HTML page."""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes(result))
+    aligned = f"<h2>Alignment</h2>{table(*alignment_table(result))}" if result.aligned else ""
+    shown = f"<h2>Which word made each word</h2>{figure(maps)}" if maps else ""
+    return document(
+        f"Translation: {escape(result.model)}",
+        f"<h2>Agreement</h2>{table(*agreement_table(result))}",
+        aligned,
+        f"<ul>{items}</ul>",
+        shown,
+    )

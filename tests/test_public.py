@@ -22,10 +22,12 @@ PACKAGES = {
     ],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
-        "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient", "coherence", "deep_lift",
-        "differentiate", "erased_values", "find_method", "fit_head", "forward", "gradient", "gradient_shap",
+        "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient",
+        "attention_x_relevance", "coherence", "deep_lift", "differentiate", "erased_values", "find_method", "fit_head",
+        "forward", "gradient", "gradient_shap",
         "input_x_gradient", "integrated_gradients", "kernel_shap", "layer_saliency", "lime", "lrp", "observed",
-        "occlusion", "one_pass", "partition_shap", "position", "random", "replaced", "smooth_grad", "uniform", "value",
+        "occlusion", "one_pass", "output_relevance", "partition_shap", "position", "random", "replaced", "smooth_grad",
+        "uniform", "value",
         "value_zeroing",
     ],
     "salience.metrics": [

@@ -18,7 +18,7 @@ FLOORS = (
     ("runs",),
     ("training",),
     ("evaluation",),
-    ("trials", "audits"),
+    ("trials", "audits", "dynamics"),
     ("views",),
     ("papers",),
     ("cli",),

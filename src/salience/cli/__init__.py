@@ -15,6 +15,7 @@ import click
 import salience
 from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
+from salience.cli.dynamics import dynamics
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
 from salience.cli.options import Commands, example_lines
@@ -133,7 +134,10 @@ def cli() -> None:
     """Explain the predictions of text models, and evaluate the explanations."""
 
 
-for command in (explain, evaluate, audit, trial, show, summary, export, train, paper, methods, metrics, models):
+COMMANDS = (
+    explain, evaluate, audit, trial, show, summary, export, train, dynamics, paper, methods, metrics, models,
+)  # fmt: skip
+for command in COMMANDS:
     cli.add_command(command)
 # `salience test` is the former name of `salience trial`.
 former = copy(trial)

@@ -64,7 +64,7 @@ def test_what_is_recorded_of_a_training(tmp_path: Path):
     model, followed = own("standard", seed=3)
     assert followed.steps == tuple(own.steps)
     assert followed.labels == ("negative", "neutral", "positive")
-    assert followed.accuracy[-1] > 0.9 > 0.6 > followed.accuracy[0]
+    assert followed.accuracy[-1] > 0.8 > 0.6 > followed.accuracy[0]
     untrained = own.start.fresh(own.start.labels, 3)
     for at, one in ((0, untrained), (-1, model)):
         for text, expected in zip(followed.texts, snapshots(one, encode_examples(one, own.followed)), strict=True):

@@ -28,7 +28,7 @@ class Row:
     """The agreement of two rankings, at the end of both trainings."""
 
     final: Agreement
-    highest: float
+    peak: float
     """The highest mean A(u, v) over the recorded steps of the second training, with attention as it is where the first
     is most accurate. It is chosen on the same texts, so it is too high. NaN if v is not recorded by step."""
     xi: float
@@ -93,7 +93,7 @@ def compare(classifiers: Classifiers, *, seeds: int = 3, influenced: int = 200, 
         few.between("a, Δ", few.attention(), delta),
         few.between("a, ∇", few.attention(), gradient),
     ]
-    runs = {"standard": standard, "uniform": uniform, "mean embedding": means}
+    runs = {"standard": standard, "uniform": uniform, "embedding": means}
     runs |= {f"other seed {i}": other for i, other in enumerate(others, 1)}
     correct = {name: tuple(float(text.correct[-1]) for text in run.texts) for name, run in runs.items()}
     return Comparison(
@@ -162,8 +162,8 @@ class _Rankings:
     ) -> Row:
         """Compare scores with another training, at its end and at every step."""
         steps = range(len(run.steps))
-        highest = max(_mean_agreement(us if best is None else best, self.at(run, read, step)) for step in steps)
-        return replace(self.between(of, us, self.at(run, read, -1)), highest=highest)
+        peak = max(_mean_agreement(us if best is None else best, self.at(run, read, step)) for step in steps)
+        return replace(self.between(of, us, self.at(run, read, -1)), peak=peak)
 
     def between(self, of: str, us: Sequence[Scores], vs: Sequence[Scores]) -> Row:
         """Compare two rankings."""

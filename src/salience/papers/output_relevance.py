@@ -194,7 +194,7 @@ def _lines(name: str, result: Comparison) -> list[Line]:
             name,
             f"A({row.final.of})",
             row.final.agreement,
-            {"chance": row.final.chance.mean, "τ": row.final.tau, "highest": row.highest, "ξ": row.xi},
+            {"chance": row.final.chance.mean, "τ": row.final.tau, "peak": row.peak, "ξ": row.xi},
             SAID.get(row.final.of, ""),
         )
         for row in result.rows
@@ -288,9 +288,9 @@ NOTES = (
     "A(u, v) is the share of texts in which the highest token of u is among the highest 5 % of v; chance is its mean "
     "over all orders of v. An agreement counts as reproduced if its interval lies above 3 times chance.",
     "a is attention, Δ influence by leaving one word out, ∇ its gradient form, r′ relevance under uniform attention. "
-    "embedding and counts are the co-occurrence proxies: a mean of embeddings, and a logistic regression on counts. r and "
-    "a are half-way at the step at which they separate keywords half as well as at the end.",
-    "highest is the highest agreement over the recorded steps of the second training, which the slides' code reports; "
+    "embedding and counts are the co-occurrence proxies: a mean of embeddings, and a logistic regression on counts. r "
+    "and a are half-way at the step at which they separate keywords half as well as at the end.",
+    "peak is the highest agreement over the recorded steps of the second training, which the slides' code reports; "
     "it is chosen on the same texts, so it is too high. ξ is the accuracy of other seeds when their attention agrees "
     "with a as much.",
     "The slides give no numbers for these agreements, and none are printed as theirs.",

@@ -19,7 +19,7 @@ from salience.views.dynamics import order_chart
 from salience.views.evaluation import plain
 from salience.views.pages import document, figure, table
 
-COLUMNS = ("chance", "τ", "highest", "ξ")
+COLUMNS = ("chance", "τ", "peak", "ξ")
 HEAD = ("quantity", "ours, 95 % interval", *COLUMNS, "slides")
 UNTESTED = "not tested by this command"
 

@@ -12,13 +12,17 @@ import salience
 ROOT = Path(__file__).parents[1]
 TOP = [
     "Explanation", "SalienceTrainer", "Target", "__version__", "audit", "evaluate", "evaluate_data", "explain",
-    "explain_data", "fit", "load", "open_run", "wrap",
+    "explain_data", "fit", "follow", "load", "open_run", "wrap",
 ]  # fmt: skip
 PACKAGES = {
     "salience.audits": ["Audit", "Callbacks", "Finding", "Measure", "RETRAINED", "TESTS", "audit"],
     "salience.data": [
         "Example", "Reader", "Rejected", "Row", "Shard", "Shortcut", "Source", "examples", "fingerprint", "planted",
         "shards", "source",
+    ],
+    "salience.dynamics": [
+        "Agreement", "Callbacks", "Course", "Dynamics", "Flow", "Followed", "FollowedText", "Order", "accuracy_match",
+        "agreement", "chance", "follow", "read_follow", "two_tokens",
     ],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
@@ -43,7 +47,7 @@ PACKAGES = {
     ],
     "salience.training": [
         "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "Objective", "PENALTIES",
-        "Probe", "Recipe", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "agreeing_heads",
+        "Probe", "Recipe", "Recorder", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "agreeing_heads",
         "attention_to_explanation", "by_explanations", "by_rationales", "contrast", "distil", "every", "fit",
         "gradient_to_explanation", "guided", "labelled", "regularised", "sweep", "task_loss",
     ],

@@ -183,7 +183,7 @@ def order_chart(order: "Order") -> Any:
             x=alt.X("step:Q", scale=alt.Scale(type="sqrt")),
             y=alt.Y("low:Q", title=y),
             y2="high:Q",
-            color=alt.Color("name:N", scale=scale),
+            color=alt.Color("name:N", scale=scale, legend=None),
         )
     )
     return band + lines

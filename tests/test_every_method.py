@@ -29,6 +29,7 @@ SMALLER: dict[str, dict[str, Any]] = {
 
 SQUARE = ("attention_rollout", "attention_flow", "attention_relevance", "value_zeroing")
 UNSUPPORTED = {(m, s) for m in SQUARE for s in POOLED} | {("value_zeroing", "deberta_v2")}
+UNSUPPORTED |= {("attention_x_relevance", s) for s in SHAPES if s not in POOLED}
 UNSUPPORTED |= {(m, "pooled_orthogonal_lstm") for m in ("lrp", "deep_lift")}  # there is no rule for its cell
 """Pairs that must be refused, because the model lacks what the method reads."""
 

@@ -12,7 +12,7 @@ import salience
 ROOT = Path(__file__).parents[1]
 TOP = [
     "Explanation", "SalienceTrainer", "Target", "__version__", "audit", "evaluate", "evaluate_data", "explain",
-    "explain_data", "fit", "load", "open_run", "wrap",
+    "explain_data", "fit", "follow", "load", "open_run", "wrap",
 ]  # fmt: skip
 PACKAGES = {
     "salience.audits": ["Audit", "Callbacks", "Finding", "Measure", "RETRAINED", "TESTS", "audit"],
@@ -20,13 +20,19 @@ PACKAGES = {
         "Example", "Reader", "Rejected", "Row", "Shard", "Shortcut", "Source", "examples", "fingerprint", "planted",
         "shards", "source",
     ],
+    "salience.dynamics": [
+        "Agreement", "Callbacks", "Course", "Dynamics", "Flow", "Followed", "FollowedText", "Order", "accuracy_match",
+        "agreement", "chance", "follow", "read_follow", "two_tokens",
+    ],
     "salience.generation": ["AnswerExplanation", "AnswerTarget", "explain_answer"],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
-        "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient", "coherence", "deep_lift",
-        "differentiate", "erased_values", "find_method", "fit_head", "forward", "gradient", "gradient_shap",
+        "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient",
+        "attention_x_relevance", "coherence", "deep_lift", "differentiate", "erased_values", "find_method", "fit_head",
+        "forward", "gradient", "gradient_shap",
         "input_x_gradient", "integrated_gradients", "kernel_shap", "layer_saliency", "lime", "lrp", "observed",
-        "occlusion", "one_pass", "partition_shap", "position", "random", "replaced", "smooth_grad", "uniform", "value",
+        "occlusion", "one_pass", "output_relevance", "partition_shap", "position", "random", "replaced", "smooth_grad",
+        "uniform", "value",
         "value_zeroing",
     ],
     "salience.metrics": [
@@ -42,7 +48,7 @@ PACKAGES = {
     ],
     "salience.training": [
         "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "Objective", "PENALTIES",
-        "Probe", "Recipe", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "agreeing_heads",
+        "Probe", "Recipe", "Recorder", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "agreeing_heads",
         "attention_to_explanation", "by_explanations", "by_rationales", "contrast", "distil", "every", "fit",
         "gradient_to_explanation", "guided", "labelled", "regularised", "sweep", "task_loss",
     ],

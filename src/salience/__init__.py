@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from salience.audits import audit
     from salience.core.target import Target
+    from salience.dynamics import follow
     from salience.evaluation.evaluator import evaluate
     from salience.evaluation.runs import evaluate_data
     from salience.explanations.explainer import explain
@@ -28,6 +29,7 @@ __all__ = [
     "explain",
     "explain_data",
     "fit",
+    "follow",
     "load",
     "open_run",
     "wrap",
@@ -44,6 +46,7 @@ _HOMES = {
     "explain": "salience.explanations.explainer",
     "explain_data": "salience.runs.driver",
     "fit": "salience.training.loop",
+    "follow": "salience.dynamics",
     "load": "salience.models",
     "open_run": "salience.runs.run",
     "wrap": "salience.models.huggingface",

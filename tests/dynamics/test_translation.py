@@ -13,9 +13,10 @@ from scipy.stats import kendalltau
 from salience.cli import run
 from salience.data.pairs import Pair, read_pairs
 from salience.dynamics import translation as module
+from salience.dynamics.agreement import agreement
 from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
 from salience.dynamics.dictionary import CoOccurrence, fit_proxy
-from salience.dynamics.translation import agreement, agreements, bleu, translated, translation
+from salience.dynamics.translation import agreements, bleu, translated, translation
 from salience.errors import BadInput
 from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from salience.training.loop import Recipe
@@ -109,7 +110,7 @@ def test_the_share_of_unknown_words():
 
 def test_agreement_is_literally_the_formula():
     rng = np.random.default_rng(0)
-    for n in (1, 2, 20, 21, 50):
+    for n in (2, 20, 21, 50):
         for _ in range(20):
             u, v = rng.random(n), rng.integers(0, 10, n).astype(float)
             best = max(range(n), key=lambda i: u[i])

@@ -15,7 +15,7 @@ from salience.audits.correlation import correlation
 from salience.audits.deceptive_twin import deceptive_twin, deceptive_twin_twins
 from salience.audits.erasure import erasure
 from salience.audits.finding import Finding
-from salience.audits.folder import claim, save, saved
+from salience.audits.folder import save, saved
 from salience.audits.frozen_weights import frozen_weights, frozen_weights_twins
 from salience.audits.improvement import diverse_states, diverse_states_twins, word_tying, word_tying_twins
 from salience.audits.intervention import intervention
@@ -27,7 +27,7 @@ from salience.audits.summary import sentences
 from salience.audits.uniform_attention import uniform_attention, uniform_attention_twins
 from salience.audits.weights import check_labels
 from salience.core.executor import Report
-from salience.core.files import locked
+from salience.core.files import claim, locked
 from salience.core.settings import check, settings_of
 from salience.data.examples import Example, encode_examples
 from salience.data.texts import examples_of

@@ -1,4 +1,4 @@
-"""The folder of an audit: what is audited, and the findings so far."""
+"""The findings of an audit, as files in its folder."""
 
 import json
 from collections.abc import Mapping
@@ -7,22 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from salience.audits.finding import Finding, Measure
-from salience.core.files import complete
+from salience.core.files import write_json
 from salience.core.stats import Estimate
-from salience.errors import BadInput
-
-
-def claim(file: Path, facts: Mapping[str, Any], what: str = "a different audit") -> None:
-    """Write down what an audit is about; refuse a folder that holds the audit of something else."""
-    if not file.exists():
-        _write(file, facts)
-        return
-    try:
-        before: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
-    if other := [name for name, value in facts.items() if before.get(name) != value]:
-        raise BadInput(f"{file.parent} holds {what} (changed: {', '.join(other)}); choose another folder")
 
 
 def saved(file: Path, settings: Mapping[str, Any]) -> Finding | None:
@@ -35,12 +21,7 @@ def saved(file: Path, settings: Mapping[str, Any]) -> Finding | None:
 
 
 def save(file: Path, settings: Mapping[str, Any], finding: Finding) -> None:
-    _write(file, {"settings": _plain(settings), "finding": asdict(finding)})
-
-
-def _write(file: Path, facts: Mapping[str, Any]) -> None:
-    with complete(file) as out:
-        out.write(json.dumps(facts, ensure_ascii=False).encode())
+    write_json(file, {"settings": _plain(settings), "finding": asdict(finding)})
 
 
 def _plain(settings: Mapping[str, Any]) -> Any:

@@ -84,7 +84,8 @@ def manipulation(
     ]
     hidden = rows[-1].estimate.mean < HIDDEN
     listed = "; ".join(
-        f"λ = {o.weight:g}: {percent(o.correct.mean(), 1)} with {percent(np.nanmean(o.mass), 1)}" for o in trained
+        f"λ = {o.weight:g}: {percent(o.correct.mean(), 1)} with {percent(float(np.nanmean(o.mass)), 1)}"
+        for o in trained
     )
     return Finding(
         test="manipulation",
@@ -94,7 +95,7 @@ def manipulation(
         verdict=by_difference(lead.estimate, more_is_explanation=False) if hidden else "unclear",
         answer=(
             f"Accuracy, and attention on the impermissible tokens: {listed}. With these tokens removed, accuracy is "
-            f"{percent(np.nanmean(removed), 1)}."
+            f"{percent(float(np.nanmean(removed)), 1)}."
         ),
         source="Pruthi et al. 2020, arXiv:1909.07913",
     )

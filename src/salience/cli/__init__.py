@@ -16,6 +16,7 @@ import salience
 from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
 from salience.cli.copying import copying
+from salience.cli.dynamics import dynamics
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
 from salience.cli.options import Commands, example_lines
@@ -136,10 +137,11 @@ def cli() -> None:
     """Explain the predictions of text models, and evaluate the explanations."""
 
 
-for command in (
-    explain, evaluate, audit, audit_sequences, trial, copying, translation, show, summary, export, train, paper,
-    methods, metrics, models,
-):  # fmt: skip
+COMMANDS = (
+    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying, translation,
+    paper, methods, metrics, models,
+)  # fmt: skip
+for command in COMMANDS:
     cli.add_command(command)
 # `salience test` is the former name of `salience trial`.
 former = copy(trial)

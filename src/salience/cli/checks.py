@@ -9,7 +9,8 @@ from salience.errors import choose
 METHODS = (
     "gradient", "input_x_gradient", "smooth_grad", "integrated_gradients", "gradient_shap", "lrp", "deep_lift",
     "occlusion", "lime", "kernel_shap", "partition_shap", "attention", "attention_rollout", "attention_flow",
-    "attention_x_gradient", "attention_relevance", "value_zeroing", "layer_saliency", "random", "uniform", "position",
+    "attention_x_gradient", "attention_relevance", "value_zeroing", "output_relevance", "attention_x_relevance",
+    "layer_saliency", "random", "uniform", "position",
 )  # fmt: skip
 """The names of ``salience.methods.METHODS``; a test compares them."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import EPOCHS, WORKERS, example_lines
-from salience.cli.output import print_points, print_wide, written
+from salience.cli.output import print_points, print_table, written
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
@@ -115,7 +115,6 @@ def _say(line: str, options: dict[str, Any]) -> None:
 
 def _show(table: "Table", notes: list[str], facts: Any, page: str | None, options: dict[str, Any]) -> None:
     from salience.views.evaluation import plain
-    from salience.views.trials import terminal
 
     if page is not None:
         with written(options["html"]) as file:
@@ -124,5 +123,5 @@ def _show(table: "Table", notes: list[str], facts: Any, page: str | None, option
     if options["as_json"]:
         click.echo(to_json(plain(facts)))
         return
-    print_wide(terminal(table))
+    print_table(table)
     print_points(notes)

@@ -59,9 +59,18 @@ IMPERMISSIBLE = click.option(
 ENCODER = click.option("--model", metavar="ENCODER", help="Pretrained transformer to manipulate as well.")
 
 
+VECTORS = click.option(
+    "--vectors",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Word vectors to start from: lines of `word v1 v2 ...`, or a .npy matrix with its words in a .txt "
+    "file of the same name.",
+)
+
+
 def commands(size: Callable[..., Any], out: Callable[..., Any]) -> list[click.Command]:
-    """The commands of all papers of the debate; ``size`` and ``out`` are options that all papers share."""
-    return [_command(name, size, out) for name in DEBATE]
+    """The commands of all papers that train classifiers; ``size`` and ``out`` are options that all papers share."""
+    return [*(_command(name, size, out) for name in DEBATE), _output_relevance(size, out)]
 
 
 def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
@@ -70,6 +79,35 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
     def run(**options: Any) -> None:
         _run(name, options)
 
+    run = _with_data(run, VECTORS, size, out, *((ENCODER, IMPERMISSIBLE) if deceives else ()))
+    marked = " --impermissible-column impermissible" if deceives else ""
+    data = "gender=pronouns" if deceives else "sst2=sst2"
+    examples = example_lines(
+        f"salience paper {name} --data {data}{marked} --out out",
+        f"salience paper {name} --data {data}{marked} --size full --out full     (hours; can be resumed)",
+    )
+    return click.command(name, help=DEBATE[name], epilog=examples)(run)
+
+
+def _output_relevance(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
+    examples = example_lines(
+        "salience paper output_relevance --data sst2=sst2 --out out",
+        "salience paper output_relevance --data sst2=sst2 --data imdb=imdb --size full --out full     (hours)",
+    )
+    return click.command("output_relevance", help=OUTPUT_RELEVANCE, epilog=examples)(
+        _with_data(_run_output_relevance, size, out)
+    )
+
+
+OUTPUT_RELEVANCE = """Understanding Attention Training via Output Relevance.
+
+Classifiers with attention of their own and with uniform attention are trained and followed, and the claims of the
+slides are tested one by one.
+"""
+
+
+def _with_data(run: Callable[..., None], *own: Callable[..., Any]) -> Callable[..., None]:
+    """Add the options of a paper that trains classifiers on data sets by name."""
     for option in (
         click.option("--quiet", is_flag=True, help="Do not show progress."),
         DEVICE,
@@ -78,16 +116,7 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
         click.option(
             "--limit", type=COUNT, metavar="N", help="Train on at most N texts of each data set, and test on N."
         ),
-        click.option(
-            "--vectors",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Word vectors to start from: lines of `word v1 v2 ...`, or a .npy matrix with its words in a .txt "
-            "file of the same name.",
-        ),
-        size,
-        out,
-        *((ENCODER, IMPERMISSIBLE) if deceives else ()),
+        *own,
         click.option("--labels", metavar="A,B", help="Keep only the texts of these labels."),
         click.option(
             "--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels."
@@ -104,13 +133,7 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
         ),
     ):
         run = option(run)
-    marked = " --impermissible-column impermissible" if deceives else ""
-    data = "gender=pronouns" if deceives else "sst2=sst2"
-    examples = example_lines(
-        f"salience paper {name} --data {data}{marked} --out out",
-        f"salience paper {name} --data {data}{marked} --size full --out full     (hours; can be resumed)",
-    )
-    return click.command(name, help=DEBATE[name], epilog=examples)(run)
+    return run
 
 
 def _run(name: str, options: dict[str, Any]) -> None:
@@ -122,8 +145,6 @@ def _run(name: str, options: dict[str, Any]) -> None:
         check_model(encoder)
     if (vectors := options["vectors"]) is not None and not vectors.is_file():
         raise BadInput(f"there is no file {vectors}; --vectors names a file of word vectors")
-    from rich.console import Console
-
     from salience.models.loading import check_device
     from salience.papers.debate import run
     from salience.papers.debate_report import page, terminal, to_json
@@ -138,10 +159,35 @@ def _run(name: str, options: dict[str, Any]) -> None:
             encoder=encoder,
             **{key: options[key] for key in ("size", "limit", "epochs", "vectors", "device")},
         )
-    write_into(options["out"], {"result.json": to_json(result), "report.html": page(result)})
-    Console(highlight=False, emoji=False, markup=False).print(terminal(result))
+    _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))
+
+
+def _write(options: dict[str, Any], files: dict[str, str], shown: Any) -> None:
+    """Write the results into the folder, and print them."""
+    from rich.console import Console
+
+    write_into(options["out"], files)
+    Console(highlight=False, emoji=False, markup=False).print(shown)
     if not options["quiet"]:
         click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)
+
+
+def _run_output_relevance(**options: Any) -> None:
+    """Check what can be checked before the imports that take seconds, then test the claims."""
+    sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in _sets(options)}
+    from salience.models.loading import check_device
+    from salience.papers.output_relevance import run
+    from salience.papers.output_relevance_report import page, terminal, to_json
+
+    check_device(options["device"])
+    with _callbacks(options["quiet"]) as callbacks:
+        result = run(
+            {data: _read(*parts, options["labels"]) for data, parts in sources.items()},
+            options["out"],
+            callbacks=callbacks,
+            **{key: options[key] for key in ("size", "limit", "epochs", "device")},
+        )
+    _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))
 
 
 @contextmanager

@@ -98,6 +98,17 @@ def _terminal(display: Display) -> Show:
     return show
 
 
+def print_table(content: "tuple[Sequence[str], list[list[str]]]") -> None:
+    """Print a table, its head and its rows, in parts that fit the terminal."""
+    from rich.console import Console
+
+    from salience.views.trials import terminal
+
+    for block in terminal(content, Console().width):
+        print_wide(block)
+        click.echo()
+
+
 def print_wide(table: "Table") -> None:
     """Print a table at its full width, so that no number is cut off. Characters that a terminal obeys are visible."""
     from rich.console import Console

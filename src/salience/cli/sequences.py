@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import COUNT, EPOCHS, example_lines
-from salience.cli.output import print_points, print_wide
+from salience.cli.output import print_points, print_table
 from salience.core.characters import to_json
 from salience.errors import BadInput
 
@@ -63,7 +63,6 @@ def audit_sequences(tasks: tuple[Any, ...], **options: Any) -> None:
     )
     from salience.views.evaluation import plain
     from salience.views.progress import quietly, stages
-    from salience.views.trials import terminal
 
     limit, out, epochs = options["limit"] or 5000, options["out"], options["epochs"]
     recipe = RECIPE if epochs is None else replace(RECIPE, epochs=epochs)
@@ -82,7 +81,7 @@ def audit_sequences(tasks: tuple[Any, ...], **options: Any) -> None:
             click.echo(to_json(plain(asdict(finding))))
         else:
             rows = [[m.name, str(m)] for m in finding.measures]
-            print_wide(terminal(((finding.test, ""), rows)))
+            print_table(((finding.test, ""), rows))
             print_points([finding.answer, f"If attention were an explanation: {finding.expected}.", finding.source])
 
 

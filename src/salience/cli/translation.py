@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import COUNT, EPOCHS, SEED, example_lines
-from salience.cli.output import print_points, print_wide, written
+from salience.cli.output import print_points, print_table, written
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
@@ -101,7 +101,6 @@ def _run(train: "list[Pair]", test: "list[Pair]", aligned: "dict[str, list[Pair]
         )
     from salience.views import translation as views
     from salience.views.evaluation import plain
-    from salience.views.trials import terminal
 
     if options["html"] is not None:
         with written(options["html"]) as file:
@@ -110,9 +109,9 @@ def _run(train: "list[Pair]", test: "list[Pair]", aligned: "dict[str, list[Pair]
     if options["as_json"]:
         click.echo(to_json(plain(asdict(result))))
         return
-    print_wide(terminal(views.agreement_table(result)))
+    print_table(views.agreement_table(result))
     if result.aligned:
-        print_wide(terminal(views.alignment_table(result)))
+        print_table(views.alignment_table(result))
     print_points(views.notes(result))
 
 

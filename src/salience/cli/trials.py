@@ -28,7 +28,7 @@ from salience.cli.options import (
     pairs,
     source_of,
 )
-from salience.cli.output import print_points, print_wide, written
+from salience.cli.output import print_points, print_table, written
 from salience.core.characters import to_json, visible
 from salience.core.settings import Range
 from salience.core.shares import percent
@@ -385,9 +385,5 @@ def _show(
     if options["as_json"]:
         click.echo(to_json(plain(facts)))
         return
-    from rich.console import Console
-
-    for block in trials.terminal(table, Console().width):
-        print_wide(block)
-        click.echo()
+    print_table(table)
     print_points(notes)

@@ -1,11 +1,12 @@
 """Atomic file writing, and folders locked for one process at a time."""
 
 import glob
+import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,25 @@ def _recover(path: Path, before: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
     for leftover in path.parent.glob(f"{glob.escape(_stem(path))}.{'[0-9a-f]' * 12}.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def write_json(path: Path, facts: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically."""
+    with complete(path) as file:
+        file.write(json.dumps(facts, ensure_ascii=False).encode())
+
+
+def claim(file: Path, facts: Mapping[str, Any], what: str = "a different audit") -> None:
+    """Write down what a folder is about; refuse a folder that holds the results of something else."""
+    if not file.exists():
+        write_json(file, facts)
+        return
+    try:
+        before: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
+    if other := [name for name, value in facts.items() if before.get(name) != value]:
+        raise BadInput(f"{file.parent} holds {what} (changed: {', '.join(other)}); choose another folder")
 
 
 def append(path: Path, data: bytes) -> None:

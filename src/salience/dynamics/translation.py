@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Float
 from salience.core.stats import Estimate, estimate
 from salience.core.text import Span, spans
 from salience.data.pairs import Pair
+from salience.dynamics.agreement import agreement, chance
 from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
 from salience.dynamics.dictionary import CoOccurrence, Proxy, TokenPair, fit_proxy
 from salience.errors import BadInput
@@ -25,9 +25,6 @@ Scores = Mapping[str, Float[np.ndarray, "t s"]]
 """Scores of answer × source, without special tokens, by what they are."""
 
 CONTROLS = ("diagonal", "random")
-TOP = 0.05
-"""The share of places that count as the top, rounded up."""
-
 PAIRINGS = (
     ("attention", "relevance"),
     ("attention", "linear relevance"),
@@ -45,7 +42,7 @@ PAIRINGS = (
 
 @dataclass(frozen=True, slots=True)
 class AgreementRow:
-    """A(u, v): how often the top of u is in the top 5 % of v; and what it is if v is shuffled."""
+    """A(u, v): how often the top of u is in the top 5 % of v; and by chance."""
 
     u: str
     v: str
@@ -140,37 +137,23 @@ def _forced(model: Seq2Seq, pair: EncodedPair) -> Forced:
 # ---------------------------------------------------------------------------------------------------- agreement
 
 
-def agreement(u: Float[np.ndarray, " n"], v: Float[np.ndarray, " n"]) -> bool:
-    """Whether the highest place of u is among the top 5 % of v: #{j : v_j > v_argmax u} < ⌈0.05 n⌉.
-
-    Paper: Snell et al. 2021, arXiv:2103.07601
-
-    >>> agreement(np.array([0.1, 0.9]), np.array([3.0, 7.0])), agreement(np.array([0.9, 0.1]), np.array([3.0, 7.0]))
-    (True, False)
-    """
-    return bool((v > v[u.argmax()]).sum() < ceil(TOP * len(v)))
-
-
-def agreements(rows: Sequence[Scores], *, seed: int = 0) -> tuple[AgreementRow, ...]:
+def agreements(rows: Sequence[Scores]) -> tuple[AgreementRow, ...]:
     """Agreement over all places of all answers; intervals are over pairs of texts, each with its mean over places."""
     return tuple(
-        AgreementRow(u, v, *_agreement([(row[u], row[v]) for row in rows], seed))
+        AgreementRow(u, v, *_agreement([(row[u], row[v]) for row in rows]))
         for u, v in PAIRINGS
         if rows and u in rows[0] and v in rows[0]
     )
 
 
-def _agreement(pairs: Sequence[tuple[np.ndarray, np.ndarray]], seed: int) -> Iterator[Estimate]:
-    rng = np.random.default_rng(seed)
-    shuffled = [(u, rng.permuted(v, axis=1)) for u, v in pairs]
-    for some in (pairs, shuffled):
-        yield estimate([np.mean([agreement(a, b) for a, b in zip(u, v, strict=True)]) for u, v in some], (0.0, 1.0))
-    yield estimate([_tau(u, v) for u, v in pairs], (-1.0, 1.0))
+def _agreement(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Iterator[Estimate]:
+    for measure, limits in ((agreement, (0.0, 1.0)), (lambda _, v: chance(v), (0.0, 1.0)), (kendall, (-1.0, 1.0))):
+        yield estimate([_over_places(measure, u, v) for u, v in pairs], limits)
 
 
-def _tau(u: np.ndarray, v: np.ndarray) -> float:
-    """The mean of Kendall's τ over the places of an answer."""
-    return float(np.mean([kendall(a, b) for a, b in zip(u, v, strict=True)]))
+def _over_places(measure: Callable[[np.ndarray, np.ndarray], float], u: np.ndarray, v: np.ndarray) -> float:
+    """The mean over the places of an answer."""
+    return float(np.mean([measure(a, b) for a, b in zip(u, v, strict=True)]))
 
 
 # ---------------------------------------------------------------------------------------------------- alignment

@@ -23,6 +23,7 @@ from salience.methods.layers import layer_saliency
 from salience.methods.path import gradient_shap, integrated_gradients
 from salience.methods.perturbation import lime, occlusion
 from salience.methods.propagation import deep_lift, lrp
+from salience.methods.relevance import attention_x_relevance, output_relevance
 from salience.methods.shapley import kernel_shap, partition_shap
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "attention_relevance",
     "attention_rollout",
     "attention_x_gradient",
+    "attention_x_relevance",
     "coherence",
     "deep_lift",
     "differentiate",
@@ -58,6 +60,7 @@ __all__ = [
     "observed",
     "occlusion",
     "one_pass",
+    "output_relevance",
     "partition_shap",
     "position",
     "random",
@@ -86,6 +89,8 @@ METHODS: tuple[Callable[..., Any], ...] = (
     attention_x_gradient,
     attention_relevance,
     value_zeroing,
+    output_relevance,
+    attention_x_relevance,
     layer_saliency,
     random,
     uniform,

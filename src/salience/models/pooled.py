@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from salience.core.executor import Executor
+from salience.core.files import complete
 from salience.core.text import Encoded, Span, Text, beginning, unread
 from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
 from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
@@ -22,7 +23,7 @@ from salience.models.files import reporting
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
 Encoder = Literal["bilstm", "lstm", "orthogonal_lstm", "average", "mlp", "embedding"]
 ENCODERS = get_args(Encoder)
-Scoring = Literal["tanh", "dot", "uniform", "fixed"]
+Scoring = Literal["tanh", "relu", "dot", "uniform", "fixed"]
 SCORINGS = get_args(Scoring)
 
 
@@ -55,7 +56,8 @@ class PooledNetwork(nn.Module):
     a tanh projection of each embedding. The LSTMs also see neighbouring tokens; in an ``orthogonal_lstm`` each state is
     orthogonal to the mean of those before it.
 
-    Attention: ``tanh`` is a = softmax(v · tanh(W h)), ``dot`` is a = softmax(v · h / √k), ``uniform`` is 1 / n.
+    Attention: ``tanh`` is a = softmax(v · tanh(W h)), ``relu`` the same with ReLU, ``dot`` is a = softmax(v · h / √k),
+    ``uniform`` is 1 / n.
     ``fixed`` attention is given from outside, as an edit of every pass.
 
     Papers: Jain & Wallace 2019, arXiv:1902.10186; Mohankumar et al. 2020, arXiv:2004.14243 (orthogonal); Tutek &
@@ -81,8 +83,8 @@ class PooledNetwork(nn.Module):
         self.cell = nn.LSTMCell(config.embedding, config.hidden) if config.encoder == "orthogonal_lstm" else None
         self.project = nn.Linear(config.embedding, config.hidden) if config.encoder in ("average", "mlp") else None
         self.dropout = nn.Dropout(config.dropout)
-        self.key = nn.Linear(width, config.attention) if config.scoring == "tanh" else None
-        scored = {"tanh": config.attention, "dot": width}
+        self.key = nn.Linear(width, config.attention) if config.scoring in ("tanh", "relu") else None
+        scored = {"tanh": config.attention, "relu": config.attention, "dot": width}
         self.query = nn.Linear(scored[config.scoring], 1, bias=False) if config.scoring in scored else None
         self.classifier = nn.Linear(width, len(config.labels))
 
@@ -120,7 +122,9 @@ class PooledNetwork(nn.Module):
         return scores.masked_fill(~mask, -torch.inf).softmax(-1)
 
     def _keys(self, h: Float[Tensor, "b t k"]) -> Float[Tensor, "b t _"]:
-        return h * h.shape[-1] ** -0.5 if self.key is None else torch.tanh(self.key(h))
+        if self.key is None:
+            return h * h.shape[-1] ** -0.5
+        return torch.relu(self.key(h)) if self.config.scoring == "relu" else torch.tanh(self.key(h))
 
     def encode(self, e: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t k"]:
         if self.project is not None:
@@ -355,11 +359,23 @@ class Pooled:
         return model
 
 
-def word_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """Train a lower-casing word-level tokenizer with the ``size`` most frequent words of the texts."""
+def word_tokenizer(texts: Iterable[str], size: int, *, least: int = 0) -> Tokenizer:
+    """Train a lower-casing word-level tokenizer with the ``size`` most frequent words that occur ``least`` times."""
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNK))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=[PAD, UNK, MASK])
+    trainer = trainers.WordLevelTrainer(vocab_size=size, min_frequency=least, special_tokens=[PAD, UNK, MASK])
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def stored_tokenizer(file: Path, texts: Iterable[str], size: int, *, least: int = 0) -> Tokenizer:
+    """Return the tokenizer in the file, or a new one: words that are equally frequent have no fixed order."""
+    if not file.exists():
+        made = word_tokenizer(texts, size, least=least)
+        with complete(file) as out:
+            out.write(made.to_str().encode())
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more specific
+        raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error

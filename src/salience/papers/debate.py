@@ -18,16 +18,15 @@ from salience.audits.adversarial_twin import LOSS
 from salience.audits.adversary import Search
 from salience.audits.auditor import POOLED, Callbacks, run_test
 from salience.audits.finding import Finding, Measure
-from salience.audits.folder import claim
 from salience.audits.study import Study
-from salience.core.files import complete, locked
+from salience.core.files import claim, locked
 from salience.core.shares import percent
 from salience.core.stats import MINIMUM, Estimate
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples, labels_in, sampled
 from salience.errors import BadInput
 from salience.models.loading import load_to_train
-from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
+from salience.models.pooled import Pooled, PooledConfig, stored_tokenizer
 from salience.models.vectors import WordVectors, initialise, word_vectors
 from salience.training.loop import Recipe
 from salience.training.twins import Twins
@@ -384,7 +383,7 @@ def _experiment(
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"data set": _digest(list(train), list(test)), "size": _digest(size), "model": encoder}
     claim(folder / "data.json", facts, what="other results")
-    tokenizer = _tokenizer(folder / "tokenizer.json", train)
+    tokenizer = stored_tokenizer(folder / "tokenizer.json", (str(e.text) for e in train), VOCABULARY)
     read = None if vectors is None else word_vectors(vectors, only=tokenizer.get_vocab())
     same = None if read is None else _digest(read.words, read.matrix.tobytes())
     claim(folder / "vectors.json", {"file of word vectors": same}, what="other results")
@@ -392,18 +391,6 @@ def _experiment(
     return Experiment(
         train, test, names, tokenizer, folder, size, embedding, paper.scale, read, encoder, device, callbacks
     )
-
-
-def _tokenizer(file: Path, train: Sequence[Example]) -> Tokenizer:
-    """The tokenizer in the folder, or a new one: words that are equally frequent have no fixed order."""
-    if not file.exists():
-        made = word_tokenizer((str(e.text) for e in train), VOCABULARY)
-        with complete(file) as out:
-            out.write(made.to_str().encode())
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more specific
-        raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
 
 
 def _digest(*values: object) -> str:

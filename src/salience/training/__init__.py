@@ -2,7 +2,7 @@
 
 from salience.training.distillation import Callbacks, Distillation, DistillationResult, distil, sweep
 from salience.training.guides import by_explanations, by_rationales
-from salience.training.loop import Epoch, Probe, Recipe, TrainingProgress, fit
+from salience.training.loop import Epoch, Probe, Recipe, Recorder, TrainingProgress, fit
 from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads
 from salience.training.objectives import (
     PENALTIES,
@@ -31,6 +31,7 @@ __all__ = [
     "Objective",
     "Probe",
     "Recipe",
+    "Recorder",
     "Step",
     "Term",
     "TrainingProgress",

@@ -108,6 +108,18 @@ class Probe:
     steps: Container[int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Records something of the model elsewhere, such as in a file, after each number of steps in ``steps``.
+
+    ``record`` is called with the model and the number of steps; step 0 is before the first update. A training that is
+    resumed calls it again for steps after the checkpoint, with the same model.
+    """
+
+    record: Callable[[Model, int], None]
+    steps: Container[int]
+
+
 def fit(
     model: object,
     examples: Sequence[Example],
@@ -115,7 +127,7 @@ def fit(
     encoded: Sequence[Encoded] | None = None,
     objective: Objective = Objective(),  # noqa: B008
     recipe: Recipe = Recipe(),  # noqa: B008
-    probes: Sequence[Probe] = (),
+    probes: Sequence[Probe | Recorder] = (),
     report: Callable[[TrainingProgress], None] | None = None,
     folder: str | Path | None = None,
     save_every: int | None = None,
@@ -125,9 +137,9 @@ def fit(
 
     With a ``folder``, a checkpoint is saved there after every epoch and, unless ``refresh`` is used, every
     ``save_every`` steps. Called again with the same arguments, training resumes from the checkpoint and ends with the
-    same weights. ``probes`` measure the model after epochs or at chosen steps, and ``report`` is called after every
-    step. ``encoded`` overrides how the examples' texts are tokenised. ``refresh`` returns the examples with new guides
-    before every epoch except the first; it must not change their number or texts.
+    same weights. ``probes`` measure or record the model after epochs or at chosen steps, and ``report`` is called after
+    every step. ``encoded`` overrides how the examples' texts are tokenised. ``refresh`` returns the examples with new
+    guides before every epoch except the first; it must not change their number or texts.
 
     >>> for epoch in fit(model, examples, objective=regularised(penalty, weight=1.0)): ...        # doctest: +SKIP
     """
@@ -154,7 +166,7 @@ def one_epoch(
     state: "State",
     batches: Sequence[Sequence[int]],
     update: "Callable[[Sequence[int]], Update]",
-    probes: Sequence[Probe],
+    probes: Sequence[Probe | Recorder],
     report: Callable[[TrainingProgress], None] | None,
     place: Path | None,
     save_every: int | None,
@@ -171,11 +183,15 @@ def one_epoch(
                 report(TrainingProgress(number, state.step, state.total, result.loss))
             if place is not None and save_every and state.step % save_every == 0:
                 state.save(place)
-    measures = {k: v for p in probes if p.steps is None for k, v in p.measure(model).items()}
+    measures = {k: v for p in _measuring(probes) if p.steps is None for k, v in p.measure(model).items()}
     state.close(number, monotonic() - began, measures)
     if place is not None:
         state.save(place)
     return state.history[-1]
+
+
+def _measuring(probes: Sequence[Probe | Recorder]) -> list[Probe]:
+    return [p for p in probes if isinstance(p, Probe)]
 
 
 def _trainable(model: object, examples: Sequence[Example]) -> Model:
@@ -383,11 +399,14 @@ class State:
             losses, weights = self.sums.get(name, [0.0, 0.0])
             self.sums[name] = [losses + loss, weights + update.weights[name]]
 
-    def measure(self, model: Model, probes: Sequence[Probe], only: int | None = None) -> None:
+    def measure(self, model: Model, probes: Sequence[Probe | Recorder], only: int | None = None) -> None:
         """Run the probes due at this step; with ``only``, do so at that step alone."""
         if only is not None and self.step != only:
             return
-        due = [p for p in probes if p.steps is not None and self.step in p.steps]
+        for p in probes:
+            if isinstance(p, Recorder) and self.step in p.steps:
+                p.record(model, self.step)
+        due = [p for p in _measuring(probes) if p.steps is not None and self.step in p.steps]
         if due and self.step not in self.measured:
             self.measured[self.step] = {k: v for p in due for k, v in p.measure(model).items()}
 

@@ -23,7 +23,7 @@ from salience.core.types import Batch, Model
 from salience.data.examples import Example, encode_examples, sampled
 from salience.errors import BadModel, SalienceError
 from salience.models.loading import load
-from salience.training.loop import Recipe, TrainingProgress, fit, step_of, training_digest
+from salience.training.loop import Recipe, Recorder, TrainingProgress, fit, step_of, training_digest
 from salience.training.objectives import Objective, Step
 
 SAVE_EVERY = 200
@@ -64,22 +64,30 @@ class Twins:
         *,
         examples: Sequence[Example] | None = None,
         seed: int = 0,
+        recorders: Sequence[Recorder] = (),
     ) -> Model:
         """Return the twin: from the folder, or trained from the model that ``start`` creates.
 
-        ``examples`` replaces the examples to train on; ``seed`` is that of their order and of dropout.
+        ``examples`` replaces the examples to train on; ``seed`` is that of their order and of dropout. ``recorders``
+        follow the training; a twin from the folder calls none.
         """
         model, data = start(), self.examples if examples is None else examples
         recipe = replace(self.recipe, seed=seed)
         facts = {"digest": training_digest(model, data, objective, recipe)}
         place = self.folder / name
         if _facts(place) != facts:
-            self._train(name, model, data, objective, recipe, facts)
+            self._train(name, model, data, objective, recipe, facts, recorders)
         return _loaded(place, model)
 
     def has(self, name: str) -> bool:
         """Whether a twin of this name is in the folder."""
         return _facts(self.folder / name) is not None
+
+    def forget(self, name: str) -> None:
+        """Delete a twin and the checkpoints of its training."""
+        for place in (self.folder / name, self.folder / f"{name}.training"):
+            if place.exists():
+                shutil.rmtree(place)
 
     def _train(
         self,
@@ -89,6 +97,7 @@ class Twins:
         objective: Objective,
         recipe: Recipe,
         facts: dict[str, Any],
+        recorders: Sequence[Recorder],
     ) -> None:
         report = self.report
         follow = None if report is None else lambda progress: report(name, progress)  # pyright: ignore
@@ -103,6 +112,7 @@ class Twins:
                 data,
                 objective=objective,
                 recipe=recipe,
+                probes=recorders,
                 report=follow,
                 folder=checkpoints,
                 save_every=SAVE_EVERY,

@@ -1,0 +1,108 @@
+"""Results on the claims of the slides: tables for the terminal, an HTML page, JSON."""
+
+from dataclasses import asdict
+from html import escape
+from math import isnan
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+import salience
+from salience.core.characters import to_json as safe_json
+from salience.core.stats import Estimate
+from salience.papers.output_relevance import CLAIMS, SOURCE, TITLE, Answer, Line, Reproduction, Section
+from salience.views.charts import drawn
+from salience.views.dynamics import order_chart
+from salience.views.evaluation import plain
+from salience.views.pages import document, figure, table
+
+COLUMNS = ("chance", "τ", "peak", "ξ")
+HEAD = ("quantity", "ours, 95 % interval", *COLUMNS, "slides")
+UNTESTED = "not tested by this command"
+
+
+def terminal(result: Reproduction) -> RenderableType:
+    """The tables of every section, then the claims with what was found."""
+    parts: list[RenderableType] = [Text(f"{TITLE} ({SOURCE})", style="bold")]
+    for section in result.sections:
+        for data in dict.fromkeys(line.data for line in section.lines):
+            parts += [Text(""), Text(f"{section.title}: {data}", style="bold"), _numbers(section, data)]
+    parts.append(Text("\nClaims of the slides", style="bold"))
+    for number, claim in enumerate(CLAIMS, 1):
+        parts.append(Text(f"{number}. {claim}"))
+        lines = [_told(answer) for answer in result.answers if answer.claim == number] or [UNTESTED]
+        parts += [Padding(Text(line), (0, 0, 0, 3)) for line in lines]
+    notes = [Text(note, style="dim") for section in result.sections for note in section.notes]
+    return Group(*parts, Text(""), *notes)
+
+
+def _told(answer: Answer) -> str:
+    return f"{answer.data}: {answer.verdict} ({answer.figures})"
+
+
+def _numbers(section: Section, data: str) -> Table:
+    numbers = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in (HEAD[0], "ours", *COLUMNS):
+        numbers.add_column(name, no_wrap=True)
+    for line in section.lines:
+        if line.data == data:
+            numbers.add_row(*map(Text, _cells(line, digits=2)[:-1]))
+    return numbers
+
+
+def _cells(line: Line, digits: int = 3) -> list[str]:
+    beside = [_written(line.beside.get(name), digits) for name in COLUMNS]
+    return [line.quantity, _written(line.ours, digits), *beside, line.said or "–"]
+
+
+def _written(value: Estimate | float | None, digits: int) -> str:
+    """A number with its interval, if it has one; steps are whole numbers."""
+    if value is None or isnan(value.mean if isinstance(value, Estimate) else value):
+        return "–"
+    if not isinstance(value, Estimate):
+        return f"{value:.{digits}f}"
+    digits = 0 if value.mean > 1 else digits
+    bounds = "" if isnan(value.low) else f" [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    return f"{value.mean:.{digits}f}{bounds}"
+
+
+def page(result: Reproduction) -> str:
+    """A self-contained HTML page: the claims, the tables, and the order of relevance and attention as charts."""
+    return document(
+        escape(TITLE),
+        f"<p>{escape(SOURCE)}. Created with salience {salience.__version__}.</p>",
+        f"<h2>Claims of the slides</h2>{table(('claim', 'data', 'here', 'figures'), claims(result))}",
+        *(_section(section) for section in result.sections),
+        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
+        style=".report td { white-space: pre-line; } .report tbody th { white-space: normal; min-width: 14rem; }",
+    )
+
+
+def claims(result: Reproduction) -> list[tuple[str, str, str, str]]:
+    """Every claim with its answers; claims that no section tests say so."""
+    rows = [(f"{a.claim}. {CLAIMS[a.claim - 1]}", a.data, a.verdict, a.figures) for a in result.answers]
+    rows += [(f"{number}. {CLAIMS[number - 1]}", "", UNTESTED, "") for number in result.untested()]
+    return sorted(rows, key=lambda row: int(row[0].partition(".")[0]))
+
+
+def _section(section: Section) -> str:
+    rows = [(line.data, *_cells(line)) for line in section.lines]
+    charts = "".join(
+        f"<h3>{escape(data)}: which comes first?</h3>{figure(drawn(order_chart(order), 'svg'))}"
+        for data, order in section.orders.items()
+    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in section.notes)
+    return f"<h2>{escape(section.title)}</h2>{table(('data', *HEAD), rows)}{charts}<ul>{notes}</ul>"
+
+
+def to_json(result: Reproduction) -> str:
+    """The whole result as JSON; undefined numbers are null."""
+    facts: dict[str, Any] = asdict(result)
+    answers = {
+        f"{number}. {claim}": {a.data: a.verdict for a in result.answers if a.claim == number} or UNTESTED
+        for number, claim in enumerate(CLAIMS, 1)
+    }
+    return safe_json(plain(facts | {"claims": answers}), indent=1)

@@ -1,0 +1,310 @@
+"""Views of training followed: lines for the terminal, charts, an HTML page with a slider for each text, JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+import salience
+from salience.core.characters import visible
+from salience.core.stats import Estimate
+from salience.views.charts import drawn
+from salience.views.colours import LIGHT, hexadecimal, ink, shade
+from salience.views.evaluation import plain
+from salience.views.pages import document, figure, table
+
+if TYPE_CHECKING:
+    from salience.dynamics import Course, Dynamics, Flow, FollowedText, Order
+
+TITLE = "How attention came to be"
+COLUMNS = 4
+"""Steps that the terminal shows of each text."""
+DRAWN = 24
+"""The most words of a text that a chart shows."""
+RELEVANCE, ATTENTION, CONTROL = "#c8641b", "#2f6fab", "#9aa0a6"
+
+
+# ------------------------------------------------------------------------------------------------------ in words
+
+
+def sentences(result: "Dynamics") -> list[str]:
+    """What was found, in words."""
+    order, r, a = result.order, result.order.relevance, result.order.attention
+    told = {
+        True: "Relevance separates keywords from other words before attention does",
+        False: "Attention separates keywords from other words before relevance does",
+        None: "Whether relevance or attention separates keywords first is not clear: the criteria differ, or their "
+        "intervals include 0",
+    }[order.relevance_first]
+    lines = [
+        f"{told}, over {order.texts} texts.",
+        f"By ranks, relevance is half-way at step {_steps(r.half)} and attention at step {_steps(a.half)}, a lag of "
+        f"{_steps(order.lag)} steps; above chance, relevance is {_from(r.first)} and attention {_from(a.first)}.",
+        f"By size, relevance is half-way at step {_steps(r.half_size)} and attention at step {_steps(a.half_size)}, a "
+        f"lag of {_steps(order.lag_size)} steps.",
+    ]
+    unknown = dict.fromkeys(text.tokens[i] for text in result.followed.texts[: result.asked] for i in text.unknown)
+    if unknown:
+        lines.append(f"Not in the vocabulary, so all read as the same unknown word: {', '.join(unknown)}.")
+    return [visible(line) for line in lines]
+
+
+def _from(step: int | None) -> str:
+    return "never" if step is None else f"from step {step:,} on"
+
+
+def _steps(e: Estimate) -> str:
+    if isnan(e.mean):
+        return "–"
+    return f"{e.mean:.0f}" if isnan(e.low) else f"{e.mean:.0f} [{e.low:.0f}, {e.high:.0f}]"
+
+
+def heading(result: "Dynamics") -> str:
+    """What was trained."""
+    last = result.followed.steps[-1]
+    return (
+        f"{TITLE}: a classifier trained on {result.texts:,} texts of {result.data} for {last:,} steps, accuracy "
+        f"{result.accuracy.mean:.1%} on {result.accuracy.n} others"
+    )
+
+
+def terminal(result: "Dynamics") -> RenderableType:
+    """What was trained, then relevance and attention of the words that were asked for, at a few steps."""
+    parts: list[RenderableType] = [Text(visible(heading(result)), style="bold")]
+    for text in result.followed.texts[: result.asked]:
+        parts += [Text(""), Text(visible(text.text), style="bold"), _words(result, text)]
+    return Group(*parts, Text(""))
+
+
+def _words(result: "Dynamics", text: "FollowedText") -> Table:
+    """One row per word: relevance for the explained label and attention, from the first step to the last."""
+    steps = result.followed.steps
+    shown = sorted({i * (len(steps) - 1) // (COLUMNS - 1) for i in range(COLUMNS)})
+    words = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    words.add_column(visible(f"r for {result.followed.labels[text.explained]}, a"), no_wrap=True)
+    for what in "ra":
+        for i in shown:
+            words.add_column(f"{what} at {steps[i]:,}", justify="right", no_wrap=True)
+    for t, token in enumerate(text.tokens):
+        r, a = ([f"{x[i, t]:{form}}" for i in shown] for x, form in ((text.relevance, "+.2f"), (text.attention, ".3f")))
+        words.add_row(Text(visible(token)), *r, *a)
+    return words
+
+
+def to_json(result: "Dynamics") -> dict[str, Any]:
+    """The whole result; undefined numbers are null."""
+    facts = {
+        "data": result.data,
+        "trained_on": result.texts,
+        "accuracy": asdict(result.accuracy),
+        "steps": list(result.followed.steps),
+        "labels": list(result.followed.labels),
+        "order": asdict(result.order) | {"relevance_first": result.order.relevance_first},
+        "texts": [_text_json(text) for text in result.followed.texts[: result.asked]],
+        "summary": sentences(result),
+        "settings": {key: value if isinstance(value, int) else asdict(value) for key, value in result.settings.items()},
+        "salience": salience.__version__,
+    }
+    return plain(facts)
+
+
+def _text_json(text: "FollowedText") -> dict[str, Any]:
+    return {
+        "text": text.text,
+        "tokens": list(text.tokens),
+        "unknown": list(text.unknown),
+        "label": text.explained,
+        "attention": text.attention.tolist(),
+        "relevance": text.relevance.tolist(),
+        "probabilities": text.probabilities.tolist(),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ charts
+
+
+def _lines(values: Sequence[dict[str, Any]], y: str, *, domain: list[float] | None = None, height: int = 220) -> Any:
+    """Lines over steps, which are drawn further apart at the beginning of training."""
+    import altair as alt
+
+    scale = alt.Scale(zero=False) if domain is None else alt.Scale(domain=domain)
+    return (
+        alt.Chart(alt.Data(values=list(values)), width=560, height=height)
+        .mark_line(point={"size": 16})
+        .encode(
+            x=alt.X("step:Q", scale=alt.Scale(type="sqrt"), title="step (square root scale)"),
+            y=alt.Y("value:Q", title=y, scale=scale),
+        )
+    )
+
+
+def words_chart(steps: Sequence[int], text: "FollowedText", label: str) -> Any:
+    """Relevance of each word against the step, above attention of each word."""
+    import altair as alt
+
+    most = sorted(range(len(text.tokens)), key=lambda t: -float(text.attention[:, t].max()))[:DRAWN]
+    names = {
+        t: f"{text.tokens[t]} ({t + 1})" if text.tokens.count(text.tokens[t]) > 1 else text.tokens[t] for t in most
+    }
+    colour = alt.Color("word:N", title=None, sort=[names[t] for t in sorted(most)])
+    panels = [
+        _lines(
+            [
+                {"step": step, "word": names[t], "value": float(x[i, t])}
+                for i, step in enumerate(steps)
+                for t in sorted(most)
+            ],
+            title,
+        ).encode(color=colour)
+        for x, title in ((text.relevance, f"relevance for {label}"), (text.attention, "attention"))
+    ]
+    return alt.vconcat(*panels)
+
+
+def order_chart(order: "Order") -> Any:
+    """How far relevance and attention separate keywords from other words, with intervals, against the step."""
+    import altair as alt
+
+    courses = (order.relevance, order.attention, order.shuffled_relevance, order.shuffled_attention)
+    names = [course.name for course in courses]
+    scale = alt.Scale(domain=names, range=[RELEVANCE, ATTENTION, "#e0b48f", "#a9c4df"])
+    values = [value for course in courses for value in _course(order.steps, course)]
+    y = "P(keyword has grown more than another word)"
+    lines = _lines(values, y, height=300).encode(color=alt.Color("name:N", title=None, scale=scale))
+    band = (
+        alt.Chart(alt.Data(values=[v for v in values if v["name"] in names[:2]]))
+        .mark_area(opacity=0.18)
+        .encode(
+            x=alt.X("step:Q", scale=alt.Scale(type="sqrt")),
+            y=alt.Y("low:Q", title=y),
+            y2="high:Q",
+            color=alt.Color("name:N", scale=scale, legend=None),
+        )
+    )
+    return band + lines
+
+
+def _course(steps: Sequence[int], course: "Course") -> list[dict[str, Any]]:
+    return [
+        {"name": course.name, "step": step, "value": e.mean, **({} if isnan(e.low) else {"low": e.low, "high": e.high})}
+        for step, e in zip(steps, course.by_step, strict=True)
+    ]
+
+
+def flow_chart(flow: "Flow") -> Any:
+    """Relevance of a filler and a keyword, and attention to the keyword, of the two-token flow."""
+    import altair as alt
+
+    courses = {"relevance of the filler, b₀": flow.b0, "relevance of the keyword, b₁": flow.b1, "attention, p": flow.p}
+    values = [
+        {"t": float(t), "name": name, "value": float(x)}
+        for name, course in courses.items()
+        for t, x in zip(flow.t, course, strict=True)
+    ]
+    scale = alt.Scale(domain=list(courses), range=[CONTROL, RELEVANCE, ATTENTION])
+    return (
+        alt.Chart(alt.Data(values=values), width=420, height=260)
+        .mark_line()
+        .encode(
+            x=alt.X("t:Q", title="time"),
+            y=alt.Y("value:Q", title=None),
+            color=alt.Color("name:N", title=None, scale=scale),
+        )
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ a page
+
+
+def page(result: "Dynamics") -> str:
+    """A self-contained HTML page without scripts: the answer, its chart, and a slider and charts for each text."""
+    told = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(result))
+    texts = result.followed.texts[: result.asked]
+    rows = [
+        (name, "–" if course.first is None else f"{course.first:,}", _steps(course.half), _steps(course.half_size))
+        for name, course in (("relevance", result.order.relevance), ("attention", result.order.attention))
+    ]
+    return document(
+        escape(TITLE),
+        f"<p>{escape(heading(result).removeprefix(TITLE + ': '))}. Created with salience {salience.__version__}.</p>",
+        f"<ul>{told}</ul>",
+        *(_section(result, number, text) for number, text in enumerate(texts)),
+        f"<h2>Which comes first?</h2><p>{escape(EXPLAINED)}</p>{figure(drawn(order_chart(result.order), 'svg'))}",
+        table(("", "above chance from step", "half-way by ranks at step, 95 % interval", "half-way by size"), rows),
+        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
+        style=_STYLE + "".join(_frame_rules(len(result.followed.steps))),
+    )
+
+
+EXPLAINED = (
+    "Keywords are the words of a text that speak most for its label in a logistic regression on the words of the "
+    "training texts; the followed model has no part in their choice. A curve at ½ does not separate them from other "
+    "words. Half-way by ranks is the step at which a curve has come half of the way from ½ to its end; half-way by "
+    "size the step at which the difference between keywords and other words is half of what it is at the end. As a "
+    "control, as many words of each text are drawn at random."
+)
+
+
+def _section(result: "Dynamics", number: int, text: "FollowedText") -> str:
+    label = result.followed.labels[text.explained]
+    chart = figure(drawn(words_chart(result.followed.steps, text, label), "svg"))
+    return f"<h2>{escape(visible(text.text))}</h2>{slider(result.followed.steps, text, label, number)}{chart}"
+
+
+def slider(steps: Sequence[int], text: "FollowedText", label: str, number: int = 0) -> str:
+    """One text through training: a row of steps, of which the arrow keys choose one, and the words at that step.
+
+    The colour of a word is its relevance, the bar below it its attention. Its rules are those of the page.
+    """
+    strongest = float(abs(text.relevance).max()) or 1.0
+    buttons = "".join(
+        f'<input type="radio" name="step{number}" id="s{number}-{i}" class="i{i}" aria-label="step {step}"'
+        f"{' checked' if i == len(steps) - 1 else ''}>"
+        for i, step in enumerate(steps)
+    )
+    frames = "".join(
+        f'<div class="frame f{i}"><p class="when">step {step:,}, P({escape(visible(label))}) = '
+        f"{float(text.probabilities[i, text.explained]):.2f}</p><p>"
+        f"{''.join(_word(text, i, t, strongest) for t in range(len(text.tokens)))}</p></div>"
+        for i, step in enumerate(steps)
+    )
+    legend = (
+        f"Orange words speak for {label}, blue ones against it; bars are attention. Choose a step with the mouse or "
+        "with the arrow keys."
+    )
+    return (
+        f'<fieldset class="slider"><legend>{escape(visible(legend))}</legend>{buttons}'
+        f'<div class="frames">{frames}</div></fieldset>'
+    )
+
+
+def _word(text: "FollowedText", step: int, token: int, strongest: float) -> str:
+    r, a = float(text.relevance[step, token]), float(text.attention[step, token])
+    ground = shade(r / strongest, LIGHT)
+    return (
+        f'<span class="word" title="relevance {r:+.3f}, attention {a:.3f}">'
+        f'<span style="background:{hexadecimal(ground)};color:{hexadecimal(ink(ground))}">'
+        f'{escape(visible(text.tokens[token]))}</span><i style="width:{100 * a:.1f}%"></i></span> '
+    )
+
+
+def _frame_rules(steps: int) -> list[str]:
+    """Show the frame of the chosen step."""
+    return [f".slider .i{i}:checked ~ .frames .f{i} {{ display: block; }}" for i in range(steps)]
+
+
+_STYLE = """
+.slider { border: 1px solid #8884; border-radius: 12px; margin: 1rem 0; padding: .75rem 1rem; }
+.slider legend { font-size: .85rem; padding: 0 .4rem; }
+.slider input { margin: 0 .1rem; width: .9rem; height: .9rem; }
+.frame { display: none; }
+.when { font-variant-numeric: tabular-nums; margin: .75rem 0 .25rem; }
+.word { display: inline-block; margin: 0 .1rem .5rem; vertical-align: top; }
+.word > span { display: block; padding: .1rem .35rem; border-radius: 4px; }
+.word > i { display: block; height: 5px; min-width: 1px; margin-top: 3px; background: #2f6fab; border-radius: 2px; }
+"""

@@ -1,0 +1,130 @@
+"""Classifiers trained in different ways rank the words of the same texts; one word of each decides."""
+
+from math import isnan, log
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dynamics.planted import KEYWORDS, SMALL, planted
+from salience.core.passes import forward
+from salience.data.examples import Example
+from salience.dynamics.agreement import agreement
+from salience.dynamics.classifiers import Classifiers
+from salience.dynamics.comparison import Comparison, compare, names
+from salience.dynamics.influence import gradient_form, leave_one_out
+from salience.training.loop import Recipe
+from shapes import build
+
+RECIPE = Recipe(epochs=5, batch=16, rate=1e-2, warmup=0.0, decay=0.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("comparison")
+
+
+@pytest.fixture(scope="module")
+def classifiers(folder: Path) -> Classifiers:
+    texts = planted(330, labels=3)
+    return Classifiers.new(folder, texts[:300], texts[300:], shape=SMALL, recipe=RECIPE, checkpoints=6)
+
+
+@pytest.fixture(scope="module")
+def result(classifiers: Classifiers) -> Comparison:
+    return compare(classifiers, seeds=2, influenced=12)
+
+
+def test_every_way_of_training_learns_the_task_of_three_classes(result: Comparison):
+    assert result.texts == 30
+    assert set(result.accuracies) == {"standard", "uniform", "embedding", "other seed 1"}
+    for e in result.accuracies.values():
+        assert e.mean > 0.8
+
+
+def test_the_rows_and_what_they_rest_on(result: Comparison, classifiers: Classifiers):
+    assert [row.final.of for row in result.rows] == [
+        "a, r′", "Δ, r′", "∇, r′", "embedding, r′", "counts, r′", "a, r of other seed", "a, a of other seed", "a, Δ",
+        "a, ∇",
+    ]  # fmt: skip
+    _, standard = classifiers("standard")
+    _, uniform = classifiers("uniform", seed=2, scoring="uniform")
+    pairs = [(a.attention[-1], b.relevance[-1]) for a, b in zip(standard.texts, uniform.texts, strict=True)]
+    assert result.row("a, r′").final.agreement.mean == pytest.approx(np.mean([agreement(*pair) for pair in pairs]))
+    assert np.allclose([text.attention.std(1) for text in uniform.texts], 0, atol=1e-6)
+    for row in result.rows:
+        assert row.final.agreement.n == (12 if "Δ" in row.final.of or "∇" in row.final.of else 30)
+        assert isnan(row.peak) == (row.final.of in ("a, Δ", "a, ∇"))
+    counts = result.row("counts, r′")
+    assert counts.final.lead.low > 0
+    assert counts.peak >= counts.final.agreement.mean
+
+
+def test_training_begins_uniform(result: Comparison, classifiers: Classifiers):
+    _, standard = classifiers("standard")
+    a = standard.texts[0].attention[0]
+    assert result.first_entropy.mean > 0.98
+    assert -sum(x * log(x) for x in a.tolist()) / log(len(a)) == pytest.approx(result.first_entropy.mean, abs=0.02)
+    assert 0 < result.first_spread.mean < 0.5
+
+
+def test_the_accuracy_of_other_seeds_at_the_same_agreement(result: Comparison, classifiers: Classifiers):
+    _, standard = classifiers("standard")
+    _, other = classifiers("standard-1", seed=1)
+    value = result.row("a, r′").final.agreement.mean
+    expected = float("nan")
+    for step in range(len(other.steps)):
+        pairs = [(a.attention[-1], b.attention[step]) for a, b in zip(standard.texts, other.texts, strict=True)]
+        if np.mean([agreement(*pair) for pair in pairs]) > value:
+            expected = float(other.accuracy[step])
+            break
+    assert result.row("a, r′").xi == pytest.approx(expected, nan_ok=True)
+
+
+def test_what_is_trained_is_named_and_kept(result: Comparison, classifiers: Classifiers):
+    assert all(classifiers.has(name) for name in names(2))
+    assert repr(compare(classifiers, seeds=2, influenced=12)) == repr(result)
+
+
+# ------------------------------------------------------------------------------------------------------ influence
+
+
+def test_influence_is_the_log_probability_without_each_token():
+    model = build("pooled_bilstm", dtype=torch.float64)
+    texts = [Example("1", "a fine film with no heart", "good"), Example("2", "good", "bad")]
+
+    def log_p(text: str, label: int) -> float:
+        return float(forward(model, model.batch(model.encode([text]))).logits.log_softmax(-1)[0, label])
+
+    delta, single = leave_one_out(model, texts)
+    words = str(texts[0].text).split()
+    for i in range(len(words)):
+        without = " ".join(words[:i] + words[i + 1 :])
+        assert delta[i] == pytest.approx(log_p(str(texts[0].text), 2) - log_p(without, 2), abs=1e-6)
+    assert single.tolist() == [0]
+
+
+def test_the_gradient_form_is_the_derivative_of_gates():
+    model = build("pooled_bilstm", dtype=torch.float64)
+    example = Example("1", "a fine film with no heart", "good")
+    [gradient] = gradient_form(model, [example])
+    batch = model.batch(model.encode([example.text]))
+    e = model.embed(batch)
+
+    def log_p(gates: torch.Tensor) -> float:
+        return float(forward(model, batch, embeddings=e * gates[:, None]).logits.log_softmax(-1)[0, 2])
+
+    n, h = batch.width, 1e-5
+    for i in range(n):
+        up, down = (torch.ones(n, dtype=torch.float64) + s * h * torch.eye(n, dtype=torch.float64)[i] for s in (1, -1))
+        assert gradient[i] == pytest.approx((log_p(up) - log_p(down)) / (2 * h), abs=1e-6)
+
+
+def test_keywords_are_what_counts_find(classifiers: Classifiers):
+    words = classifiers.word_weights()
+    vocabulary = classifiers.start.tokenizer.get_vocab()
+    for column, label in enumerate(classifiers.start.labels):
+        weights = words.weights[:, column]
+        best = sorted(vocabulary, key=lambda word: -weights[vocabulary[word]])[:2]
+        assert set(best) == set(KEYWORDS[label])

@@ -1,0 +1,109 @@
+"""The claims on output relevance, on a tiny task: verdicts follow from numbers, and the command resumes."""
+
+import json
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from dynamics.planted import SMALL, planted
+from salience.cli import run as command
+from salience.core.stats import Estimate
+from salience.dynamics.agreement import Agreement
+from salience.dynamics.comparison import Row
+from salience.errors import BadInput
+from salience.papers import output_relevance
+from salience.papers.debate import Check, Data
+from salience.papers.output_relevance import CLAIMS, SIZES, Answer, run
+from salience.papers.output_relevance_report import UNTESTED, claims, page, to_json
+
+DATA = Data(planted(96, labels=3), planted(24, labels=3, seed=1))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(output_relevance, "SHAPE", {**output_relevance.SHAPE, **SMALL})
+    quick = replace(
+        SIZES["quick"], followed=16, influenced=8, checkpoints=4, recipe=replace(SIZES["quick"].recipe, rate=1e-2)
+    )
+    monkeypatch.setitem(SIZES, "quick", quick)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_every_claim_of_classification_gets_an_answer(tmp_path: Path):
+    steps: list[str] = []
+    callbacks = output_relevance.Callbacks(step=lambda name, _: steps.append(name))
+    result = run({"planted": DATA}, tmp_path, callbacks=callbacks)
+    assert [a.claim for a in result.answers] == [1, 2, 3, 4, 5, 6, 7]
+    assert result.untested() == [8, 9]
+    assert len(CLAIMS) == 9
+    names = ["standard", "standard-1", "uniform", "mean_embedding", "deceptive-0.1"]
+    assert list(dict.fromkeys(steps)) == [f"planted: {name}" for name in names]
+    rows = claims(result)
+    assert [row[2] for row in rows[-2:]] == [UNTESTED] * 2
+    assert rows[-1][0] == "9. without co-occurrence, attention fails to learn"
+    html = page(result)
+    for words in ("A(a, r′)", "reproduced", "which comes first?", "<svg"):
+        assert words in html
+    assert "<script" not in html
+    stored = json.loads(to_json(result))
+    assert stored["claims"]["9. without co-occurrence, attention fails to learn"] == UNTESTED
+    assert {line["quantity"] for line in stored["sections"][0]["lines"]} >= {"A(a, r′)", "accuracy, uniform"}
+    steps.clear()
+    again = run({"planted": DATA}, tmp_path, callbacks=callbacks)
+    assert not steps
+    assert repr(again) == repr(result)
+    with pytest.raises(BadInput, match=r"holds other results \(changed: size\)"):
+        run({"planted": DATA}, tmp_path, epochs=1)
+
+
+def test_no_number_is_printed_as_published(tmp_path: Path):
+    """The slides give none, and what others recall of the paper is not sure."""
+    result = run({"planted": DATA}, tmp_path, limit=24, epochs=1)
+    said = {line.said for section in result.sections for line in section.lines}
+    assert not any(character.isdigit() for text in said for character in text)
+
+
+def agreed(mean: float, low: float, high: float, chance: float) -> object:
+    e = Estimate(mean, low, high, 100)
+    none = Estimate(nan, nan, nan, 0)
+
+    class Result:
+        def row(self, of: str) -> object:
+            final = Agreement(of, e, Estimate(chance, chance, chance, 100), none, none)
+            return Row(final, nan, nan)
+
+    return Result()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "holds"), [((0.3, 0.25, 0.4), True), ((0.16, 0.1, 0.22), None), ((0.1, 0.07, 0.13), False)]
+)
+def test_an_agreement_counts_if_it_is_three_times_chance(bounds: tuple[float, float, float], holds: bool | None):
+    assert output_relevance._agrees(agreed(*bounds, chance=0.05), "a, r′").holds is holds  # type: ignore
+
+
+def test_a_claim_is_reproduced_if_all_its_checks_hold():
+    yes, no, unclear = (Check(holds, "x") for holds in (True, False, None))
+    verdicts = [
+        output_relevance._answer(1, "d", checks).verdict for checks in ([yes, yes], [yes, unclear], [unclear, no])
+    ]
+    assert verdicts == ["reproduced", "undecided", "not reproduced"]
+    assert output_relevance._answer(1, "d", [yes, no]) == Answer(1, "d", "not reproduced", "x; x")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, part in (("train", DATA.train), ("test", DATA.test)):
+        lines = [json.dumps({"text": e.text, "label": e.label}) + "\n" for e in part]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    arguments = ["paper", "output_relevance", f"--data=tiny={folder}", f"--out={tmp_path / 'out'}", "--limit=24"]
+    assert command([*arguments, "--epochs=1", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert "9. without co-occurrence, attention fails to learn\n   not tested by this command" in printed
+    assert "Text classification: tiny" in printed
+    assert {"report.html", "result.json", "tiny"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    assert command(["paper", "output_relevance", "--data=tiny", "--out=x"]) == 2
+    assert "not of the form NAME=DATA" in capsys.readouterr().err

@@ -39,3 +39,5 @@ def test_random_scores_depend_on_the_text_and_not_on_its_place_in_the_batch():
     assert torch.equal(scores != 0, batch.mask)
     assert torch.equal(scores[0], scores[1])
     assert not torch.equal(scores[0], scores[2])
+    assert torch.equal(scores, random(model, batch, target, seed=0).scores)
+    assert not torch.equal(scores, random(model, batch, target, seed=1).scores)

@@ -344,9 +344,12 @@ def test_metrics_computed_together_run_no_row_twice():
     assert at_once <= int((2 * n + 1 + 5).sum()), "a text has so many beginnings and ends in its order, and 5 draws"
 
 
-def test_nothing_is_passed_after_the_decision_has_changed():
+@pytest.mark.parametrize("decides", [1.0, 0.0])
+def test_nothing_is_passed_after_the_decision_has_changed(decides: float):
     """What comes after has no value and counts as changed; a text that has no tokens left is not passed again."""
-    model = model_of("bert")
+    model = build("bert", dtype=torch.float64)
+    with torch.no_grad():
+        model.module.classifier.weight.mul_(decides)
     batch, scores, target = given(model)
     (flipped,) = [m for m in BY_ERASURE if m.until_flip]
     seen: list[Answers] = []
@@ -376,7 +379,7 @@ def test_nothing_is_passed_after_the_decision_has_changed():
         if False in kept:
             assert answers.values[steps:, row].isnan().all()
             assert not answers.kept[steps:, row].any()
-    assert not answers.kept.all()
+    assert bool(answers.kept.all()) == (decides == 0)
     assert passed == sum(rows)
 
 

@@ -46,17 +46,20 @@ class AnswerExplanation:
     total: tuple[float, ...]
     gaps: Mapping[str, tuple[float, ...]]
     signed: bool
+    additive: bool
+    """Whether scores of tokens add up to those of words; if not, a word has the largest score of its tokens."""
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation in plain Python."""
         return asdict(self)
 
     def words(self) -> tuple[list[str], list[str], list[list[float]]]:
-        """Source words, answer words, and the matrix over them: sums over source tokens, means over answer tokens."""
+        """Source words, answer words, and the matrix over them: a mean over the tokens of each word of the answer."""
         own = members(self.prompt, self.source_offsets, [a == b for a, b in self.source_offsets])
         theirs = members(self.answer, self.answer_offsets, [a == b for a, b in self.answer_offsets])
+        joined = sum if self.additive else max
         matrix = [
-            [sum(self.matrix[t][s] for t in rows for s in columns) / len(rows) for _, columns in own]
+            [sum(joined(self.matrix[t][s] for s in columns) for t in rows) / len(rows) for _, columns in own]
             for _, rows in theirs
         ]
         return [self.prompt[a:b] for (a, b), _ in own], [self.answer[a:b] for (a, b), _ in theirs], matrix
@@ -122,4 +125,5 @@ def _explained(step: Forced, answer: Encoded, one: Configured) -> AnswerExplanat
         total=tuple(matrix.sum(0).tolist()),
         gaps={name: tuple(values[:count].tolist()) for name, values in result.gaps.items()},
         signed=result.signed,
+        additive=result.additive,
     )

@@ -26,6 +26,7 @@ from transformers import (
 import salience
 from salience.core.types import Model
 from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
+from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer
 
 TEXTS = (
     "A fine film.",
@@ -189,6 +190,8 @@ LANGUAGE_MODELS = ("gpt2_lm", "llama_lm", "qwen3_lm")
 HEADS = ("bert_multi_label", "bert_regression")
 POOLED = ("pooled_bilstm", "pooled_lstm", "pooled_orthogonal_lstm", "pooled_embedding", "pooled_mlp")
 SHAPES = (*CLASSIFIERS, *LANGUAGE_MODELS, *HEADS, *POOLED)
+SEQ2SEQ = "seq2seq"
+"""The encoder-decoder, whose labels are a vocabulary like those of language models."""
 
 
 def build(shape: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Model:
@@ -199,6 +202,8 @@ def build(shape: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Mode
     torch.manual_seed(seed)
     if shape in POOLED:
         return _pooled(shape.removeprefix("pooled_"), dtype)
+    if shape == SEQ2SEQ:
+        return _seq2seq(dtype)
     family, _, head = shape.partition("_") if shape not in _TOKENIZERS else (shape, "", "")
     tok = tokenizer(_TOKENIZERS[family])
     config = _config(family, len(tok))
@@ -216,6 +221,16 @@ def _pooled(encoder: str, dtype: torch.dtype) -> Pooled:
     tok = word_tokenizer(CORPUS, 100)
     config = PooledConfig(("bad", "so-so", "good"), tok.get_vocab_size(), encoder, embedding=12, hidden=8, attention=6)
     model = Pooled.new(config, tok, name=f"tiny-{encoder}")
+    for p in model.module.parameters():
+        torch.nn.init.normal_(p, std=0.5)
+    model.module.to(dtype).train()
+    return model
+
+
+def _seq2seq(dtype: torch.dtype) -> Seq2Seq:
+    tok = subword_tokenizer(CORPUS, 120)
+    config = Seq2SeqConfig(tok.get_vocab_size(), hidden=8, layers=1, dropout=0.0)
+    model = Seq2Seq.new(config, tok, name="tiny-seq2seq").after([7, 9])
     for p in model.module.parameters():
         torch.nn.init.normal_(p, std=0.5)
     model.module.to(dtype).train()

@@ -15,7 +15,7 @@ from salience.core.target import Target
 from salience.core.types import Attribution, Model
 from salience.errors import UnsupportedModel
 from salience.methods import METHODS
-from shapes import LANGUAGE_MODELS, POOLED, SHAPES, TEXTS, build
+from shapes import LANGUAGE_MODELS, POOLED, SEQ2SEQ, SHAPES, TEXTS, build
 
 SMALLER: dict[str, dict[str, Any]] = {
     "smooth_grad": {"samples": 3},
@@ -28,13 +28,13 @@ SMALLER: dict[str, dict[str, Any]] = {
 """Settings that keep slow methods quick; the properties hold for any."""
 
 SQUARE = ("attention_rollout", "attention_flow", "attention_relevance", "value_zeroing")
-UNSUPPORTED = {(m, s) for m in SQUARE for s in POOLED} | {("value_zeroing", "deberta_v2")}
+UNSUPPORTED = {(m, s) for m in SQUARE for s in (*POOLED, SEQ2SEQ)} | {("value_zeroing", "deberta_v2")}
 UNSUPPORTED |= {("attention_x_relevance", s) for s in SHAPES if s not in POOLED}
 UNSUPPORTED |= {(m, "pooled_orthogonal_lstm") for m in ("lrp", "deep_lift")}  # there is no rule for its cell
 """Pairs that must be refused, because the model lacks what the method reads."""
 
-CASES = [(m, s) for m in METHODS for s in SHAPES if (m.__name__, s) not in UNSUPPORTED]
-REFUSED = [(m, s) for m in METHODS for s in SHAPES if (m.__name__, s) in UNSUPPORTED]
+CASES = [(m, s) for m in METHODS for s in (*SHAPES, SEQ2SEQ) if (m.__name__, s) not in UNSUPPORTED]
+REFUSED = [(m, s) for m in METHODS for s in (*SHAPES, SEQ2SEQ) if (m.__name__, s) in UNSUPPORTED]
 
 
 def names(case: list[tuple[Any, str]]) -> list[str]:

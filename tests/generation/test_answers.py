@@ -12,7 +12,7 @@ from salience.core.types import Batch
 from salience.data.pairs import Pair
 from salience.errors import BadInput
 from salience.generation.answers import answers, spelled
-from salience.generation.explaining import explain_answer
+from salience.generation.explaining import AnswerExplanation, AnswerTarget, explain_answer
 from salience.generation.matrices import MATRIX_METHODS, Forced, linear, occlusion, probed
 from salience.models.seq2seq import BOS, EOS, Seq2Seq, Seq2SeqConfig, subword_tokenizer
 from salience.training.loop import Recipe
@@ -152,6 +152,15 @@ def test_an_explanation_holds_everything(model: Seq2Seq):
     assert (source, answer) == (["Ein", "Mann", "lacht", "."], ["A", "man", "laughs", "."])
     assert len(matrix) == len(matrix[0]) == 4
     assert json.loads(json.dumps(e.to_dict()))["prompt"] == "Ein Mann lacht."
+
+
+def test_words_have_the_sum_of_additive_scores_and_else_the_largest():
+    shared = {"prompt": "ab c", "answer": "xy", "method": "m", "settings": {}, "model": "m", "target": AnswerTarget()}
+    shared |= {"source_tokens": ("a", "b", "c"), "source_offsets": ((0, 1), (1, 2), (2, 4)), "total": (), "gaps": {}}
+    shared |= {"answer_tokens": ("x", "y"), "answer_offsets": ((0, 1), (1, 2)), "signed": True}
+    matrix = ((1.0, 2.0, 3.0), (5.0, 4.0, 0.0))
+    words = [AnswerExplanation(**shared, matrix=matrix, additive=additive).words()[2] for additive in (True, False)]
+    assert words == [[[(3 + 9) / 2, 1.5]], [[(2 + 5) / 2, 1.5]]]
 
 
 def test_all_methods_explain_a_given_answer(model: Seq2Seq):

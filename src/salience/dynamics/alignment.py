@@ -74,5 +74,5 @@ def links(scores: Float[np.ndarray, "v w"]) -> list[WordLink]:
 
 def unknown_words(pairs: Iterable[Pair], known: set[str]) -> float:
     """The share of source words that are not known, whatever their case."""
-    found = [pair.source[a:b].casefold() in known for pair in pairs for a, b in words(pair.source)]
-    return 1 - sum(found) / max(1, len(found))
+    unknown = [pair.source[a:b].casefold() not in known for pair in pairs for a, b in words(pair.source)]
+    return sum(unknown) / max(1, len(unknown))

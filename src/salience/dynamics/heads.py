@@ -122,11 +122,11 @@ def _search(
     """Check initialisations until there are enough of both kinds; as many at a time as there are workers."""
     checked: list[CheckedHead] = []
     for start in count(0, repeats.workers):
-        found = [sum(one.verdict == verdict for one in checked) for verdict in ("bad", "good")]
-        if found[0] >= wanted.bad and found[1] >= wanted.good:
+        bad, good = (sum(one.verdict == verdict for one in checked) for verdict in ("bad", "good"))
+        if bad >= wanted.bad and good >= wanted.good:
             break
         if start >= MOST:
-            raise NotLearnt(f"of {start} initialisations of a head, {found[0]} are bad and {found[1]} good: too few")
+            raise NotLearnt(f"of {start} initialisations of a head, {bad} are bad and {good} good: too few")
         jobs = {f"head-{head:03d}": partial(_check, head, recipe) for head in range(start, start + repeats.workers)}
         for _, stored in repeats.run(jobs):
             checked.append(CheckedHead(stored["head"], stored["verdict"], tuple(stored["accuracies"])))

@@ -9,7 +9,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from salience.core.files import complete, locked
@@ -55,8 +54,8 @@ class Repeats:
 
 
 def cores() -> int:
-    """The number of processes that pay: one per core."""
-    return max(1, len(psutil.Process().cpu_affinity() or ()) if hasattr(psutil.Process, "cpu_affinity") else 1)
+    """The number of processes that pay: as many as torch would use threads."""
+    return max(1, torch.get_num_threads())
 
 
 def here(jobs: Mapping[str, Job]) -> Iterator[tuple[str, Mapping[str, Any]]]:

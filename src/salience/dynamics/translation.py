@@ -187,7 +187,7 @@ def _offsets(pair: EncodedPair) -> Sequence[Span]:
 # ---------------------------------------------------------------------------------------------------- quality
 
 
-def bleu(said: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+def bleu(translations: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
     """BLEU by sacrebleu, with its signature.
 
     Paper: Post 2018, A call for clarity in reporting BLEU scores, arXiv:1804.08771
@@ -196,7 +196,7 @@ def bleu(said: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
         metric: Any = import_module("sacrebleu.metrics").BLEU()
     except ImportError as error:
         raise BadInput("BLEU needs sacrebleu, which is not installed: pip install 'salience[translation]'") from error
-    score = metric.corpus_score(list(said), [list(references)]).score
+    score = metric.corpus_score(list(translations), [list(references)]).score
     return float(score), str(metric.get_signature())
 
 

@@ -29,8 +29,8 @@ def answers(model: Seq2Seq, encoded: Sequence[Encoded], *, beam: int = 1) -> lis
         with model.executor.lock:
             return _search(model, [encoded[i] for i in items], beam)
 
-    for items, found in model.executor.run([beam * n for n in lengths(encoded)], work):
-        for item, tokens in zip(items, found, strict=True):
+    for items, done in model.executor.run([beam * n for n in lengths(encoded)], work):
+        for item, tokens in zip(items, done, strict=True):
             results[item] = tokens
     return results
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from salience.core.target import Kind
-from salience.core.text import Span, members
+from salience.core.text import Encoded, Span, members
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import Configured, prepare
 from salience.generation.answers import answers, spelled
@@ -46,17 +46,20 @@ class AnswerExplanation:
     total: tuple[float, ...]
     gaps: Mapping[str, tuple[float, ...]]
     signed: bool
+    additive: bool
+    """Whether scores of tokens add up to those of words; if not, a word has the largest score of its tokens."""
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation in plain Python."""
         return asdict(self)
 
     def words(self) -> tuple[list[str], list[str], list[list[float]]]:
-        """Source words, answer words, and the matrix over them: sums over source tokens, means over answer tokens."""
+        """Source words, answer words, and the matrix over them: a mean over the tokens of each word of the answer."""
         own = members(self.prompt, self.source_offsets, [a == b for a, b in self.source_offsets])
         theirs = members(self.answer, self.answer_offsets, [a == b for a, b in self.answer_offsets])
+        joined = sum if self.additive else max
         matrix = [
-            [sum(self.matrix[t][s] for t in rows for s in columns) / len(rows) for _, columns in own]
+            [sum(joined(self.matrix[t][s] for s in columns) for t in rows) / len(rows) for _, columns in own]
             for _, rows in theirs
         ]
         return [self.prompt[a:b] for (a, b), _ in own], [self.answer[a:b] for (a, b), _ in theirs], matrix
@@ -81,12 +84,20 @@ def explain_answer(
         raise BadInput(f"{loaded.name} does not answer with a text; use salience.explain for its prediction")
     methods = matrix_methods([method] if isinstance(method, str) else method, settings)
     encoded = loaded.encode([text])
-    tokens = answers(loaded, encoded, beam=beam)[0] if answer is None else loaded.encode_answer(answer).ids
-    if not tokens:
+    explained = _own(loaded, encoded, beam) if answer is None else loaded.encode_answer(answer)
+    if not explained.ids:
         raise BadInput(f"the answer to {text!r} is empty; pass an answer" if answer is None else "the answer is empty")
-    step = Forced.of(loaded, loaded.batch(encoded), loaded.answers([tokens]), kind)
-    said = spelled(loaded, tokens) if answer is None else answer
-    return [_explained(step, text, said, tokens, one) for one in methods]
+    step = Forced.of(loaded, loaded.batch(encoded), loaded.answers([explained.ids]), kind)
+    return [_explained(step, explained, one) for one in methods]
+
+
+def _own(model: Seq2Seq, encoded: Sequence[Encoded], beam: int) -> Encoded:
+    """The model's own answer. A token's place is from the end of the text of those before it to the end of its own."""
+    (ids,) = answers(model, encoded, beam=beam)
+    ends = [len(spelled(model, ids[: n + 1])) for n in range(len(ids))]
+    tokens = tuple(str(model.tokenizer.id_to_token(i)) for i in ids)
+    offsets = tuple(zip([0, *ends[:-1]], ends, strict=True))
+    return Encoded(spelled(model, ids), ids, tokens, offsets, (False,) * len(ids))
 
 
 def matrix_methods(names: Sequence[str], settings: Mapping[str, Any]) -> list[Configured]:
@@ -95,30 +106,24 @@ def matrix_methods(names: Sequence[str], settings: Mapping[str, Any]) -> list[Co
     return prepare([by_name[choose(name, by_name, "method", "an encoder-decoder")] for name in names], settings)
 
 
-def _explained(step: Forced, text: str, said: str, tokens: Sequence[int], one: Configured) -> AnswerExplanation:
-    source, count = step.batch.encoded[0], len(tokens)
+def _explained(step: Forced, answer: Encoded, one: Configured) -> AnswerExplanation:
+    source, count = step.batch.encoded[0], len(answer)
     result = one.method(step, **one.settings)
     matrix = result.scores[:count].double().cpu()
-    spans = _spans(step.model, tokens, said)
     return AnswerExplanation(
-        prompt=text,
-        answer=said,
+        prompt=source.text,
+        answer=answer.text,
         method=one.method.__name__,
         settings={**one.settings, **result.settings},
         model=step.model.name,
         target=AnswerTarget(step.kind),
         source_tokens=source.tokens,
         source_offsets=source.offsets,
-        answer_tokens=tuple(str(step.model.tokenizer.id_to_token(i)) for i in tokens),
-        answer_offsets=spans,
+        answer_tokens=answer.tokens,
+        answer_offsets=answer.offsets,
         matrix=tuple(tuple(row) for row in matrix.tolist()),
         total=tuple(matrix.sum(0).tolist()),
         gaps={name: tuple(values[:count].tolist()) for name, values in result.gaps.items()},
         signed=result.signed,
+        additive=result.additive,
     )
-
-
-def _spans(model: Seq2Seq, tokens: Sequence[int], said: str) -> tuple[Span, ...]:
-    """Where each token is in the text of the answer: from the end of the text of those before it to its own end."""
-    ends = [min(len(spelled(model, tokens[: n + 1])), len(said)) for n in range(len(tokens))]
-    return tuple(zip([0, *ends[:-1]], ends, strict=True))

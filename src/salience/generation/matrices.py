@@ -42,12 +42,16 @@ class Forced:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
-    """Scores of every token of the source for every token of the answer. ``gaps`` hold one number per answer token."""
+    """Scores of every token of the source for every token of the answer. ``gaps`` hold one number per answer token.
+
+    ``additive`` scores of tokens add up to those of words; of others, a word has the largest.
+    """
 
     scores: Float[Tensor, "t s"]
     gaps: Mapping[str, Float[Tensor, " t"]] = field(default_factory=dict[str, Tensor])
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     signed: bool = True
+    additive: bool = True
 
 
 def attention(step: Forced) -> Matrix:
@@ -64,7 +68,8 @@ def output_relevance(step: Forced, *, readout: Readout = "nonlinear") -> Matrix:
     Paper: Snell et al. 2021, arXiv:2103.07601
     """
     choose(readout, get_args(Readout), "readout")
-    return Matrix((probed if readout == "nonlinear" else linear)(step), settings={"readout": readout})
+    scores = probed(step) if readout == "nonlinear" else linear(step)
+    return Matrix(scores, settings={"readout": readout}, additive=False)
 
 
 @torch.no_grad()

@@ -304,7 +304,7 @@ def test_an_interrupted_audit_keeps_whole_findings_only(tmp_path: Path, monkeypa
     assert (folder / "intervention.json").exists()
     assert not (folder / "permutation.json").exists()
 
-    written = saving._write
+    written = saving.write_json
 
     def broken(file: Path, facts: Mapping[str, Any]) -> None:
         with monkeypatch.context() as patch:
@@ -312,7 +312,7 @@ def test_an_interrupted_audit_keeps_whole_findings_only(tmp_path: Path, monkeypa
             written(file, facts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "_write", broken)
+        patch.setattr(saving, "write_json", broken)
         with pytest.raises(KeyboardInterrupt):
             salience.audit(model, TEXTS, tests=tests, out=folder, **quick)
     assert not (folder / "permutation.json").exists()

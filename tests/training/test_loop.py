@@ -11,7 +11,7 @@ from salience.core.types import Model
 from salience.data.examples import Example
 from salience.errors import BadInput, BadModel
 from salience.training.guides import by_rationales
-from salience.training.loop import Epoch, Probe, Recipe, TrainingProgress, fit, guides_of, labels_of
+from salience.training.loop import Epoch, Probe, Recipe, Recorder, TrainingProgress, fit, guides_of, labels_of
 from salience.training.objectives import (
     TASK,
     Objective,
@@ -205,3 +205,22 @@ def test_invalid_recipes_and_empty_data(recipe: dict[str, float]):
         Recipe(**recipe)
     with pytest.raises(BadInput, match="nothing to train on"):
         next(iter(fit(build("bert"), [])))
+
+
+def test_a_recorder_is_called_at_its_steps_and_again_after_a_checkpoint(tmp_path: Path):
+    called: list[tuple[int, float]] = []
+
+    def record(model: Model, step: int) -> None:
+        called.append((step, float(model.words.weight.detach().norm())))
+        if len(called) == 4:
+            raise Stopped
+
+    probes = [Recorder(record, steps=range(0, 13, 3)), Probe(lambda _: {"one": 1.0}, steps=[3])]
+    settings = {"recipe": QUICK, "probes": probes, "folder": tmp_path, "save_every": 4}
+    with pytest.raises(Stopped):
+        list(fit(build("pooled_bilstm"), reviews(), **settings))
+    assert [step for step, _ in called] == [0, 3, 6, 9]
+    epochs = list(fit(build("pooled_bilstm"), reviews(), **settings))
+    assert [step for step, _ in called] == [0, 3, 6, 9, 9, 12]
+    assert called[3] == called[4]  # with the same model
+    assert epochs[0].steps == {3: {"one": 1.0}}

@@ -106,8 +106,13 @@ def furthest(accuracy: Mapping[float, float], distance: Mapping[float, float], b
 
 
 def _verdict(alike: bool, distance: Measure, lead: Measure) -> Verdict:
-    """Without an adversary that is as accurate and far, attention stands; with one, its weights must be worse."""
-    if not alike or distance.estimate.high < FAR:
+    """Without an adversary that is as accurate and far, attention stands; with one, its weights must be worse.
+
+    If no twin is as accurate, not even the one that only imitates (λ = 0), nothing is known about other attention.
+    """
+    if not alike:
+        return "unclear"
+    if distance.estimate.high < FAR:
         return "explanation"
     return by_difference(lead.estimate, more_is_explanation=True) if distance.estimate.low > FAR else "unclear"
 

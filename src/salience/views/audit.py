@@ -86,7 +86,7 @@ _STYLE = (
 
 def _section(finding: Finding) -> str:
     draw = CHARTS.get(finding.test)
-    picture = "" if draw is None else figure(drawn(draw(finding), "svg"))
+    picture = "" if draw is None else figure(drawn(_legible(draw(finding)), "svg"))
     rows = [(m.name, str(m), str(m.estimate.n)) for m in finding.measures]
     return (
         f"<h2>{escape(finding.question)}</h2><p>{escape(finding.answer)}</p>{picture}"
@@ -125,7 +125,7 @@ def _scatter(finding: Finding, y: str, marks: Mapping[str, float]) -> Any:
     )
     rules = lines.mark_rule(color=GREY, strokeDash=[5, 4])
     labels = lines.mark_text(align="left", dx=6, color=GREY, fontSize=FONT).encode(text="label:N", x=alt.value(WIDTH))
-    return _legible(rules + points + labels)
+    return rules + points + labels
 
 
 def _boxes(measures: Mapping[str, Measure], title: str) -> Any:
@@ -153,14 +153,13 @@ def _boxes(measures: Mapping[str, Measure], title: str) -> Any:
         .mark_text(align="left", dx=6, color=GREY, fontSize=FONT)
         .encode(text="label:N", x=alt.value(WIDTH), y=y)
     )
-    return _legible(boxes + labels)
+    return boxes + labels
 
 
 def _legible(chart: Any) -> Any:
     """Text in the size of the page's own."""
-    return chart.configure_axis(labelFontSize=FONT, titleFontSize=FONT, titleFontWeight="normal").configure_view(
-        stroke=None
-    )
+    text = {"labelFontSize": FONT, "titleFontSize": FONT, "titleFontWeight": "normal"}
+    return chart.configure_axis(**text).configure_header(**text).configure_view(stroke=None)
 
 
 def _correlation(finding: Finding) -> Any:

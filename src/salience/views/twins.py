@@ -7,7 +7,7 @@ from typing import Any
 from salience.audits.finding import Finding, Measure
 
 INK = "#2f6fab"
-WIDTH = 560
+WIDTH, FONT = 640, 13
 BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Bounds of the largest attention weight, as in the papers' figures."""
 
@@ -24,12 +24,12 @@ def intervals(measures: Mapping[str, Measure], title: str, *, zero: bool = False
     values = [{k: None if isinstance(v, float) and isnan(v) else v for k, v in row.items()} for row in values]
     y = alt.Y("what:N", title=None, sort=list(measures), axis=alt.Axis(labelLimit=300))
     scale = alt.Scale(zero=zero)
-    base: Any = alt.Chart(alt.Data(values=values), width=WIDTH - 160, height=34 * len(values)).encode(y=y)
+    base: Any = alt.Chart(alt.Data(values=values), width=WIDTH, height=40 * len(values)).encode(y=y)
     bars = base.mark_rule(color=INK, strokeWidth=2).encode(
         x=alt.X("low:Q", title=title, scale=scale), x2=alt.X2("high:Q")
     )
     points = base.mark_circle(color=INK, size=80, opacity=1).encode(x=alt.X("mean:Q", scale=scale))
-    labels = base.mark_text(dy=-11, fontSize=11).encode(
+    labels = base.mark_text(dy=-12, fontSize=FONT).encode(
         x=alt.X("mean:Q", scale=scale), text=alt.Text("mean:Q", format=".3f")
     )
     return bars + points + labels
@@ -54,7 +54,7 @@ def violins(finding: Finding) -> Any:
     )
     values = [{"bin": _bin(largest), "distance": d} for largest, d in pairs if not isnan(d)]
     return (
-        alt.Chart(alt.Data(values=values), width=WIDTH - 160, height=70)
+        alt.Chart(alt.Data(values=values), width=WIDTH, height=70)
         .transform_density("distance", groupby=["bin"], as_=["distance", "density"], extent=[0, 0.7])
         .mark_area(color=INK, opacity=0.7, orient="vertical")
         .encode(
@@ -89,7 +89,8 @@ def sweep(finding: Finding) -> Any:
         }
         for order, m in enumerate(m for m in finding.measures if m.name.startswith(change))
     ]
-    base: Any = alt.Chart(alt.Data(values=values), width=WIDTH - 60, height=320).encode(
+    values = [one | {"shown": shown} for one, shown in zip(values, _apart(values), strict=True)]
+    base: Any = alt.Chart(alt.Data(values=values), width=WIDTH, height=320).encode(
         x=alt.X("change:Q", title="mean change of the output (TVD)"),
         y=alt.Y("distance:Q", title="mean distance of attention (JSD)", scale=alt.Scale(domain=[0, 0.7])),
     )
@@ -97,8 +98,22 @@ def sweep(finding: Finding) -> Any:
     return (
         line
         + base.mark_circle(color=INK, size=80, opacity=1)
-        + base.mark_text(dx=8, align="left").encode(text="weight:N")
+        + base.transform_filter("datum.shown").mark_text(dx=8, align="left", fontSize=FONT).encode(text="weight:N")
     )
+
+
+def _apart(points: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Which points have a label: those far enough from the last one that has."""
+    changes = [point["change"] for point in points]
+    width = max(changes) - min(changes) or 1.0
+    shown: list[Mapping[str, Any]] = []
+    for point in points:
+        if not any(
+            abs(point["change"] - other["change"]) < 0.15 * width and abs(point["distance"] - other["distance"]) < 0.04
+            for other in shown
+        ):
+            shown.append(point)
+    return [point in shown for point in points]
 
 
 def influence(finding: Finding) -> Any:

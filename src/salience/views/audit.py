@@ -16,7 +16,7 @@ from salience.audits.auditor import Audit
 from salience.audits.erasure import RANKINGS
 from salience.audits.finding import Finding, Measure
 from salience.audits.weights import SAME_OUTPUT
-from salience.views.charts import drawn
+from salience.views.charts import drawn, legible
 from salience.views.evaluation import plain
 from salience.views.pages import document, figure, table
 from salience.views.twins import CHARTS as TWIN_CHARTS
@@ -86,7 +86,7 @@ _STYLE = (
 
 def _section(finding: Finding) -> str:
     draw = CHARTS.get(finding.test)
-    picture = "" if draw is None else figure(drawn(_legible(draw(finding)), "svg"))
+    picture = "" if draw is None else figure(drawn(legible(draw(finding)), "svg"))
     rows = [(m.name, str(m), str(m.estimate.n)) for m in finding.measures]
     return (
         f"<h2>{escape(finding.question)}</h2><p>{escape(finding.answer)}</p>{picture}"
@@ -154,12 +154,6 @@ def _boxes(measures: Mapping[str, Measure], title: str) -> Any:
         .encode(text="label:N", x=alt.value(WIDTH), y=y)
     )
     return boxes + labels
-
-
-def _legible(chart: Any) -> Any:
-    """Text in the size of the page's own."""
-    text = {"labelFontSize": FONT, "titleFontSize": FONT, "titleFontWeight": "normal"}
-    return chart.configure_axis(**text).configure_header(**text).configure_view(stroke=None)
 
 
 def _correlation(finding: Finding) -> Any:

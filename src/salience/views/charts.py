@@ -39,6 +39,8 @@ FONT = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 CELL = 0.602
 """Width of a character in a monospaced font, relative to the font size."""
 SIZE, SMALL = 15, 12
+PLAIN = 13
+"""The size of text in charts, as on the pages."""
 LINE = 30
 WIDTH = 640
 """Width of the sentences, without the method names to their left."""
@@ -141,6 +143,17 @@ def _texts(words: Sequence[Words], angle: int, pixels: Mapping[str, Any]) -> "It
 def picture(explanations: Sequence[Explanation], kind: str, *, level: str = "word", view: str = "text") -> bytes:
     """Render explanations as the bytes of a PNG or an SVG."""
     return drawn(chart(explanations, level=level, view=view), kind)
+
+
+def legible(made: Any) -> Any:
+    """A chart with text in the size of a page's own."""
+    text = {"labelFontSize": PLAIN, "titleFontSize": PLAIN, "titleFontWeight": "normal"}
+    return (
+        made.configure_axis(**text)
+        .configure_header(**text)
+        .configure_legend(labelFontSize=PLAIN, titleFontSize=PLAIN)
+        .configure_view(stroke=None)
+    )
 
 
 def drawn(made: Any, kind: str) -> bytes:

@@ -13,7 +13,7 @@ from rich.text import Text
 import salience
 from salience.core.characters import visible
 from salience.core.stats import Estimate
-from salience.views.charts import drawn
+from salience.views.charts import WIDTH, drawn, legible
 from salience.views.colours import LIGHT, hexadecimal, ink, shade
 from salience.views.evaluation import plain
 from salience.views.pages import document, figure, table
@@ -134,7 +134,7 @@ def _lines(values: Sequence[dict[str, Any]], y: str, *, domain: list[float] | No
 
     scale = alt.Scale(zero=False) if domain is None else alt.Scale(domain=domain)
     return (
-        alt.Chart(alt.Data(values=list(values)), width=560, height=height)
+        alt.Chart(alt.Data(values=list(values)), width=WIDTH, height=height)
         .mark_line(point={"size": 16})
         .encode(
             x=alt.X("step:Q", scale=alt.Scale(type="sqrt"), title="step (square root scale)"),
@@ -234,7 +234,8 @@ def page(result: "Dynamics") -> str:
         f"<p>{escape(heading(result).removeprefix(TITLE + ': '))}. Created with salience {salience.__version__}.</p>",
         f"<ul>{told}</ul>",
         *(_section(result, number, text) for number, text in enumerate(texts)),
-        f"<h2>Which comes first?</h2><p>{escape(EXPLAINED)}</p>{figure(drawn(order_chart(result.order), 'svg'))}",
+        f"<h2>Which comes first?</h2><p>{escape(EXPLAINED)}</p>",
+        figure(drawn(legible(order_chart(result.order)), "svg")),
         table(("", "above chance from step", "half-way by ranks at step, 95 % interval", "half-way by size"), rows),
         f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
         style=_STYLE + "".join(_frame_rules(len(result.followed.steps))),
@@ -252,7 +253,7 @@ EXPLAINED = (
 
 def _section(result: "Dynamics", number: int, text: "FollowedText") -> str:
     label = result.followed.labels[text.explained]
-    chart = figure(drawn(words_chart(result.followed.steps, text, label), "svg"))
+    chart = figure(drawn(legible(words_chart(result.followed.steps, text, label)), "svg"))
     return f"<h2>{escape(visible(text.text))}</h2>{slider(result.followed.steps, text, label, number)}{chart}"
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from dynamics.planted import SMALL, planted
 from salience.cli import run as command
-from salience.core.stats import Estimate
+from salience.core.stats import Estimate, share
 from salience.dynamics.agreement import Agreement
 from salience.dynamics.comparison import Row
+from salience.dynamics.copying import CopyRecipe
 from salience.errors import BadInput
 from salience.papers import output_relevance
 from salience.papers.debate import Check, Data
@@ -107,3 +108,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert {"report.html", "result.json", "tiny"} <= {p.name for p in (tmp_path / "out").iterdir()}
     assert command(["paper", "output_relevance", "--data=tiny", "--out=x"]) == 2
     assert "not of the form NAME=DATA" in capsys.readouterr().err
+
+
+def test_networks_that_copy_answer_the_last_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(output_relevance.SEEDS, "quick", 2)
+    recipe = CopyRecipe(length=4, hidden=8, steps=4, batch=4, every=2, tested=4)
+    result = run({"planted": DATA}, tmp_path, copies=True, recipe=recipe)
+    (answer,) = [a for a in result.answers if a.claim == 9]
+    assert answer.verdict == "undecided"
+    assert answer.figures == "2 of 2 runs on permutations fail, 2 of 2 on draws; p = 1.000"
+    assert result.untested() == [8]
+    kinds = [line.quantity.removeprefix("runs that fail, ") for line in result.sections[1].lines]
+    assert kinds == ["permutations of 4", "i.i.d. from 4", "4 of 6"]
+
+
+@pytest.mark.parametrize(
+    ("permutations", "draws", "verdict"),
+    [(10, 0, "reproduced"), (4, 0, "undecided"), (0, 0, "not reproduced"), (20, 20, "undecided")],
+)
+def test_permutations_must_fail_significantly_more_often(permutations: int, draws: int, verdict: str):
+    rates = [share([1.0] * k + [0.0] * (20 - k)) for k in (permutations, draws)]
+    assert output_relevance._fails(*rates).verdict == verdict

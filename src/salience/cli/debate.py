@@ -92,12 +92,20 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
 def _output_relevance(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
     examples = example_lines(
         "salience paper output_relevance --data sst2=sst2 --out out",
+        "salience paper output_relevance --data sst2=sst2 --copying --out out",
         "salience paper output_relevance --data sst2=sst2 --data imdb=imdb --size full --out full     (hours)",
     )
     return click.command("output_relevance", help=OUTPUT_RELEVANCE, epilog=examples)(
-        _with_data(_run_output_relevance, size, out)
+        _with_data(_run_output_relevance, size, out, COPYING)
     )
 
+
+COPYING = click.option(
+    "--copying",
+    "copies",
+    is_flag=True,
+    help="Also train networks to copy sequences, about a minute each: 4 of each kind, 20 with --size full.",
+)
 
 OUTPUT_RELEVANCE = """Understanding Attention Training via Output Relevance.
 
@@ -185,7 +193,7 @@ def _run_output_relevance(**options: Any) -> None:
             {data: _read(*parts, options["labels"]) for data, parts in sources.items()},
             options["out"],
             callbacks=callbacks,
-            **{key: options[key] for key in ("size", "limit", "epochs", "device")},
+            **{key: options[key] for key in ("size", "limit", "epochs", "device", "copies")},
         )
     _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))
 

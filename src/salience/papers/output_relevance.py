@@ -3,11 +3,13 @@
 Papers: Snell et al. 2020 (slides and preprint); Snell et al. 2021, arXiv:2103.07601
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
+
+from scipy.stats import fisher_exact
 
 from salience.audits.auditor import Callbacks, run_test
 from salience.audits.deceptive_twin import deceptive_twin
@@ -15,13 +17,16 @@ from salience.audits.finding import Finding, Measure
 from salience.audits.study import Study
 from salience.core.files import claim, locked
 from salience.core.stats import Estimate
+from salience.data.copying import COPY_KINDS
 from salience.data.examples import encode_examples, sampled
 from salience.dynamics.classifiers import RECIPE, SHAPE, Classifiers
 from salience.dynamics.comparison import Comparison, compare
+from salience.dynamics.copying import SEEDS, CopyRecipe, CopyRun, copying
 from salience.dynamics.separation import Order
 from salience.papers.debate import Check, Data, below, keeps_accuracy
 from salience.training.loop import Recipe, TrainingProgress
 from salience.training.twins import Twins
+from salience.views.copying import kind_name
 
 NAME = "output_relevance"
 TITLE = "Understanding Attention Training via Output Relevance"
@@ -138,6 +143,9 @@ class Setting:
     """Fields of the classifiers' configuration that differ from the authors'."""
     device: str | None
     callbacks: Callbacks
+    copies: int
+    """Networks of each kind that learn to copy; 0 for none."""
+    recipe: CopyRecipe
 
 
 # ------------------------------------------------------------------------------------------------------ classification
@@ -300,10 +308,50 @@ NOTES = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------ all sections
+# ------------------------------------------------------------------------------------------------------ copying
 
-SECTIONS: tuple[Callable[[Setting], Section], ...] = (classification,)
-"""The parts of the report. Claims 8 and 9 are those of translation and of copying, which are sections of their own."""
+
+def copied(setting: Setting) -> Section:
+    """Claim 9, on sequences: permutations have no co-occurrence, other draws do."""
+    shown, seeds = setting.callbacks.test("copying"), range(setting.copies)
+    runs: list[CopyRun] = []
+
+    def report(run: CopyRun) -> None:
+        runs.append(run)
+        if shown is not None:
+            shown(len(runs), len(seeds) * len(COPY_KINDS))
+
+    result = copying(seeds=seeds, recipe=setting.recipe, folder=setting.folder / "copying", report=report)
+    failed = {kind: result.failures(kind) for kind in result.kinds}
+    names = {kind: f"runs that fail, {kind_name(kind, setting.recipe.length)}" for kind in failed}
+    lines = (Line("copying", names[kind], e, {}, SAID_OF_COPYING.get(kind, "")) for kind, e in failed.items())
+    return Section("Copying", tuple(lines), (_fails(failed["permutation"], failed["iid"]),), COPYING_NOTES)
+
+
+SAID_OF_COPYING = {"permutation": "about half", "iid": "none"}
+"""What the slides say of the runs that fail."""
+
+COPYING_NOTES = (
+    "A run fails if it copies less than 95 % of the symbols after its last step. Failed runs learn to copy later, "
+    "without attending to the symbol that they copy.",
+    "Claim 9 counts as reproduced if runs on permutations fail more often than those on independent draws (Fisher's "
+    "exact test, p < 0.05), and as not reproduced if they fail in less than 20 % of all cases.",
+)
+RARE = 0.2
+"""The share of failures below which attention is said to be learnt."""
+
+
+def _fails(permutations: Estimate, draws: Estimate) -> Answer:
+    counts = [(round(e.mean * e.n), e.n) for e in (permutations, draws)]
+    tested: Any = fisher_exact([[k, n - k] for k, n in counts], alternative="greater")
+    p = float(tested.pvalue)
+    few = permutations.high < RARE
+    verdict: Verdict = "reproduced" if p < 0.05 else "not reproduced" if few else "undecided"
+    (a, n), (b, m) = counts
+    return Answer(9, "copying", verdict, f"{a} of {n} runs on permutations fail, {b} of {m} on draws; p = {p:.3f}")
+
+
+# ------------------------------------------------------------------------------------------------------ all sections
 
 
 def run(
@@ -315,11 +363,15 @@ def run(
     epochs: int | None = None,
     shape: Mapping[str, Any] | None = None,
     device: str | None = None,
+    copies: bool = False,
+    recipe: CopyRecipe = CopyRecipe(),  # noqa: B008
     callbacks: Callbacks = Callbacks(),  # noqa: B008
 ) -> Reproduction:
-    """Run all sections; classifiers, records and findings are kept in ``out``, and the same call resumes.
+    """Test the claims; classifiers, records and findings are kept in ``out``, and the same call resumes.
 
-    ``limit`` and ``epochs`` make a size smaller, and ``shape`` changes the classifiers.
+    ``limit`` and ``epochs`` make a size smaller, and ``shape`` changes the classifiers. With ``copies``, networks also
+    learn to copy sequences by ``recipe``, which answers claim 9. Claim 8 is one of translation:
+    :func:`salience.dynamics.translation.translation`.
     """
     chosen = SIZES[size]
     if limit is not None:
@@ -334,9 +386,10 @@ def run(
     folder = Path(out)
     with locked(folder, mark="paper.json"):
         claim(folder / "paper.json", {"paper": NAME}, what="other results")
-        setting = Setting(sets, folder, chosen, shape or {}, device, callbacks)
-        sections = tuple(section(setting) for section in SECTIONS)
-    return Reproduction(sections, {"size": size, **asdict(chosen), **(shape or {})})
+        runs = SEEDS[size] if copies else 0
+        setting = Setting(sets, folder, chosen, shape or {}, device, callbacks, runs, recipe)
+        sections = (classification(setting), *([copied(setting)] if runs else []))
+    return Reproduction(sections, {"size": size, **asdict(chosen), **(shape or {}), "networks that copy": runs})
 
 
 def _digest(*values: object) -> str:

@@ -181,8 +181,8 @@ def half_way(steps: Float[np.ndarray, " s"], course: Float[np.ndarray, " s"], st
 
     It is interpolated between recorded steps. NaN if the last value is not above the start.
 
-    >>> half_way(np.array([0.0, 10.0, 20.0]), np.array([0.5, 0.6, 0.9]))
-    13.333333333333334
+    >>> half_way(np.array([0.0, 10.0, 20.0]), np.array([0.0, 0.25, 0.75]), 0.0)
+    12.5
     """
     middle = (start + course[-1]) / 2
     if not course[-1] > start:

@@ -13,19 +13,20 @@ PROBE = "Naïve cats won't re-read §7 — 東京, 42% 🙂 …"
 
 
 def digest(model: Model) -> str:
-    """Return a digest of the model's weights, configuration, labels, vocabulary, and the tokens of a probe text."""
+    """Return a digest of the model's weights, configuration, labels, and the tokens of a probe text."""
     hasher = blake2b(digest_size=16)
     for name, values in sorted(model.module.state_dict().items()):
         hasher.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
         hasher.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    hasher.update(repr((tuple(model.labels), model.link, model.encode([PROBE])[0].ids)).encode())
-    hasher.update(_vocabulary(getattr(model, "tokenizer", None)).encode())
+    ids = model.encode([PROBE])[0].ids
+    hasher.update(repr((tuple(model.labels), model.link, ids)).encode())
+    if len(set(ids)) == 1:  # a tokenizer of words that knows none of the probe's
+        hasher.update(_vocabulary(getattr(model, "tokenizer", None)).encode())
     hasher.update(_configuration(getattr(model.module, "config", None)).encode())
     return hasher.hexdigest()
 
 
 def _vocabulary(tokenizer: Any) -> str:
-    """The tokens by id: a tokenizer of words may know none of the probe."""
     return repr(sorted(tokenizer.get_vocab().items())) if hasattr(tokenizer, "get_vocab") else ""
 
 

@@ -43,8 +43,8 @@ class PooledConfig:
     joined: bool = False
     """Whether states are [h; e], the encoder's output beside the embedding."""
     dropout: float = 0.0
-    embedding_std: float = 1.0
-    """Standard deviation of untrained embeddings."""
+    embedding_std: float = field(default=1.0, repr=False)
+    """Standard deviation of untrained embeddings. It is no part of a model's identity, as its weights are."""
     longest: int = 4096
     model_type: str = "salience_pooled"
 

@@ -1,15 +1,13 @@
 """The classifiers of the attention debate: an encoder, attention with one query, a linear layer."""
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
@@ -17,8 +15,9 @@ from salience.core.executor import Executor
 from salience.core.files import complete
 from salience.core.text import Encoded, Span, Text, beginning, unread
 from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
-from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
+from salience.errors import BadInput, TruncatedText, choose, too_long, unknown
 from salience.models.files import reporting
+from salience.models.own import load_weights, read_own, save_own
 
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
 Encoder = Literal["bilstm", "lstm", "orthogonal_lstm", "average", "mlp", "embedding"]
@@ -310,12 +309,7 @@ class Pooled:
 
     def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json, tokenizer.json and model.safetensors."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "config.json").write_text(json.dumps(asdict(self.config), indent=2), "utf-8")
-        self.tokenizer.save(str(path / "tokenizer.json"))
-        weights = {k: v.to(dtype).contiguous() for k, v in self.module.state_dict().items()}
-        save_file(weights, path / "model.safetensors")
+        save_own(folder, self.config, self.tokenizer, self.module, dtype)
 
     def fresh(self, labels: Sequence[str], seed: int, **changes: Any) -> "Pooled":
         """Create an untrained model of the same vocabulary for these labels, initialised by ``seed``.
@@ -345,17 +339,11 @@ class Pooled:
     def load(
         cls, folder: str | Path, *, name: str | None = None, device: str | None = None, dtype: str = "float32"
     ) -> "Pooled":
-        path = Path(folder)
-        for file in ("config.json", "tokenizer.json", "model.safetensors"):
-            if not (path / file).is_file():
-                raise BadModel(f"{folder} does not hold a pooled model that can be loaded: {file} is missing")
         with reporting(folder):
-            stored: dict[str, Any] = json.loads((path / "config.json").read_text("utf-8"))
+            stored, tokenizer = read_own(folder, "a pooled model")
             labels = tuple(stored.pop("labels"))
-            tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
             model = cls.new(PooledConfig(labels, **stored), tokenizer, name=name or str(folder))
-            model.module.load_state_dict(load_file(path / "model.safetensors"))
-            model.module.to(device or "cpu", torch.float32 if dtype == "auto" else getattr(torch, dtype))
+            load_weights(model.module, folder, device, dtype)
         return model
 
 

@@ -1,16 +1,14 @@
 """An encoder-decoder with attention: which word of a source text each word of the answer is made from."""
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
@@ -19,6 +17,7 @@ from salience.core.text import Encoded, Text, unread
 from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
 from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
 from salience.models.files import reporting
+from salience.models.own import load_weights, read_own, save_own
 
 PAD, UNK, BOS, EOS = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
 SPECIAL = (PAD, UNK, BOS, EOS)
@@ -379,25 +378,16 @@ class Seq2Seq:
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, tokenizer.json and model.safetensors."""
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "config.json").write_text(json.dumps(asdict(self.config), indent=2), "utf-8")
-        self.tokenizer.save(str(path / "tokenizer.json"))
-        save_file({k: v.contiguous() for k, v in self.module.state_dict().items()}, path / "model.safetensors")
+        save_own(folder, self.config, self.tokenizer, self.module, None)
 
     @classmethod
     def load(
         cls, folder: str | Path, *, name: str | None = None, device: str | None = None, dtype: str = "float32"
     ) -> "Seq2Seq":
-        path = Path(folder)
-        for file in ("config.json", "tokenizer.json", "model.safetensors"):
-            if not (path / file).is_file():
-                raise BadModel(f"{folder} does not hold an encoder-decoder that can be loaded: {file} is missing")
         with reporting(folder):
-            config = Seq2SeqConfig(**json.loads((path / "config.json").read_text("utf-8")))
-            model = cls.new(config, Tokenizer.from_file(str(path / "tokenizer.json")), name=name or str(folder))
-            model.module.load_state_dict(load_file(path / "model.safetensors"))
-            model.module.to(device or "cpu", torch.float32 if dtype == "auto" else getattr(torch, dtype))
+            stored, tokenizer = read_own(folder, "an encoder-decoder")
+            model = cls.new(Seq2SeqConfig(**stored), tokenizer, name=name or str(folder))
+            load_weights(model.module, folder, device, dtype)
         return model
 
 

@@ -60,6 +60,7 @@ _BACKWARD = Needs.GRADIENT | Needs.HIDDEN | Needs.ATTENTION_GRADIENT
 class Pass:
     """One forward and, where gradients are needed, one backward pass over a batch.
 
+    Several targets of one text share the forward pass: there is one row per target, and what they share is a view.
     ``gradient`` is df/d embeddings; ``hidden_gradient[l]`` and ``attention_gradient[l]`` match the tuples of Output.
     What was not requested is empty.
     """
@@ -165,7 +166,37 @@ def observe(
         return differentiate(model, batch, target, needs=needs, embeddings=embeddings, **edits)
     hidden = Needs.HIDDEN_STATES in needs
     output = forward(model, batch, embeddings=embeddings, hidden=hidden, attention=_weights(needs), **edits)
-    return Pass(model, batch, _resolved(model, target, output), output)
+    rows = _rows(batch, target)
+    output = _expanded(output, len(rows))
+    return Pass(model, rows, _resolved(model, target, output.logits), output)
+
+
+def _rows(batch: Batch, target: Targets | Sequence[Target]) -> Batch:
+    """The batch with one row per target: one text may have several."""
+    count = len(target) if isinstance(target, Targets) else len(batch)
+    if count == len(batch):
+        return batch
+    if len(batch) != 1:
+        raise ValueError(f"{count} targets for {len(batch)} texts; only a single text can have several")
+    return replace(
+        batch.take(torch.zeros(count, dtype=torch.long, device=batch.ids.device)), encoded=batch.encoded * count
+    )
+
+
+def _expanded(output: Output, rows: int) -> Output:
+    """The output of one text as that of so many equal rows, without a copy."""
+    if rows == len(output.logits):
+        return output
+
+    def expand(x: Tensor) -> Tensor:
+        return x.expand(rows, *x.shape[1:])
+
+    return Output(
+        expand(output.logits),
+        expand(output.embeddings),
+        tuple(map(expand, output.hidden)),
+        tuple(map(expand, output.attention)),
+    )
 
 
 def differentiate(
@@ -181,7 +212,7 @@ def differentiate(
 ) -> Pass:
     """Run a forward pass, and a backward pass from the explained number to everything that is needed.
 
-    The model, but not the selection of the explained number, runs inside the context ``within``. Propagation rules use
+    Several targets of one text have one backward pass each, all through the graph of one forward pass. The model, but not the selection of the explained number, runs inside the context ``within``. Propagation rules use
     this to replace the model's own derivatives.
     """
     with exclusive(model), torch.enable_grad():
@@ -196,15 +227,19 @@ def differentiate(
                 hidden=bool(needs & (Needs.HIDDEN | Needs.HIDDEN_STATES)),
                 attention=_weights(needs),
             )
-        resolved = _resolved(model, target, _finite(output, model))
+        rows = _rows(batch, target)
+        logits = _finite(output, model).logits.expand(len(rows), -1)
+        resolved = _resolved(model, target, logits)
         wanted = {
             "gradient": (leaf,) if Needs.GRADIENT in needs else (),
             "hidden": output.hidden if Needs.HIDDEN in needs else (),
             "attention": output.attention if Needs.ATTENTION_GRADIENT in needs else (),
         }
-        gradients = _gradients(resolved(output.logits).sum(), wanted)
+        values = resolved(logits)
+        gradients = _gradients(values.sum()[None] if len(rows) == len(batch) else values, wanted)
     gradient = gradients["gradient"][0] if gradients["gradient"] else None
-    return Pass(model, batch, resolved, _detached(output), gradient, gradients["hidden"], gradients["attention"])
+    seen = _expanded(_detached(output), len(rows))
+    return Pass(model, rows, resolved, seen, gradient, gradients["hidden"], gradients["attention"])
 
 
 def resolve(model: Model, target: Sequence[Target], logits: Float[Tensor, "b c"]) -> Targets:
@@ -254,14 +289,18 @@ def _weights(needs: Needs) -> Weights | None:
     return "read" if Needs.ATTENTION in needs else None
 
 
-def _resolved(model: Model, target: Targets | Sequence[Target], output: Output) -> Targets:
-    return target if isinstance(target, Targets) else resolve(model, target, output.logits.detach())
+def _resolved(model: Model, target: Targets | Sequence[Target], logits: Float[Tensor, "b c"]) -> Targets:
+    return target if isinstance(target, Targets) else resolve(model, target, logits.detach())
 
 
-def _gradients(value: Tensor, wanted: Mapping[str, tuple[Tensor, ...]]) -> dict[str, tuple[Tensor, ...]]:
-    """Gradients of one number with respect to groups of tensors; 0 where it does not depend on one."""
+def _gradients(values: Float[Tensor, " n"], wanted: Mapping[str, tuple[Tensor, ...]]) -> dict[str, tuple[Tensor, ...]]:
+    """Gradients of every number with respect to groups of tensors, joined by row; 0 where it does not depend on one."""
     inputs = [x for group in wanted.values() for x in group]
-    gradients = iter(torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True))
+    each = [
+        torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True, retain_graph=n < len(values))
+        for n, value in enumerate(values, 1)
+    ]
+    gradients = iter(each[0] if len(each) == 1 else [torch.cat(same) for same in zip(*each, strict=True)])
     return {name: tuple(next(gradients) for _ in group) for name, group in wanted.items()}
 
 

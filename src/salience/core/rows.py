@@ -196,19 +196,34 @@ def erased_values(model: Model, batch: Batch, target: Targets, rows: Erased, era
 def read_erased(model: Model, batch: Batch, rows: Erased, erase: str, read: Read) -> Tensor:
     """Return the result of ``read`` for every copy, in order.
 
-    Equal copies are run once, also across calls if the batch remembers them. A causal model also runs the shared prefix
-    of the copies of a text only once.
+    Equal copies are run once, also across calls and across equal texts if the batch remembers them. A causal model also
+    runs the shared prefix of the copies of a text only once.
     """
-    distinct, inverse, keys = _distinct(rows)
     if batch.memory is None or batch.memory.model is not model:
+        distinct, inverse, _ = _distinct(rows)
         return _run(model, batch, distinct, erase, read)[inverse]
+    distinct, inverse, keys = _distinct(Erased(_first_equal(batch)[rows.text], rows.where))
 
     def run(new: list[int]) -> Float[Tensor, "n c"]:
         unknown = distinct.take(torch.tensor(new, device=distinct.text.device))
         return _run(model, batch, unknown, erase, lambda logits, _: logits)
 
     logits = batch.memory.recall([erase.encode() + key for key in keys], run)
-    return read(logits, distinct.text)[inverse]
+    return read(logits[inverse], rows.text)
+
+
+def distinct_texts(batch: Batch) -> tuple[Batch, Int[Tensor, " b"]]:
+    """Return the distinct rows of a batch, and the index of each row among them."""
+    kept, inverse = _first_equal(batch).unique(return_inverse=True)
+    return batch.take(kept), inverse
+
+
+def _first_equal(batch: Batch) -> Int[Tensor, " b"]:
+    """The index of the first row that is equal to each."""
+    parts = [batch.ids.masked_fill(~batch.mask, -1), *([] if batch.segments is None else [batch.segments])]
+    first: dict[tuple[int, ...], int] = {}
+    same = [first.setdefault(tuple(row), i) for i, row in enumerate(torch.cat(parts, 1).tolist())]
+    return torch.tensor(same, device=batch.ids.device)
 
 
 def _run(model: Model, batch: Batch, rows: Erased, erase: str, read: Read) -> Tensor:
@@ -249,13 +264,14 @@ def _prefix_pays_off(model: Model, batch: Batch, rows: Erased, erase: str) -> bo
         return False
     tokens = batch.mask.sum(1)
     prefixes = tokens[rows.text.unique()].sum()
-    needed, total = (tokens[rows.text] - _starts(batch, rows, erase)).sum() + prefixes, tokens[rows.text].sum()
+    starts = _starts(batch, rows, erase, model.tail)
+    needed, total = (tokens[rows.text] - starts).sum() + prefixes, tokens[rows.text].sum()
     return bool(needed < (1 - WORTHWHILE) * total) and model.shares_prefix(batch)
 
 
-def _starts(batch: Batch, rows: Erased, erase: str) -> Int[Tensor, " r"]:
-    """The number of unchanged tokens before the first erased one, for each copy; the last token is always run."""
-    last = batch.mask.sum(1)[rows.text] - 1
+def _starts(batch: Batch, rows: Erased, erase: str, tail: int) -> Int[Tensor, " r"]:
+    """The number of unchanged tokens before the first erased one, for each copy; the ``tail`` is always run."""
+    last = batch.mask.sum(1)[rows.text] - tail
     first = torch.where(rows.where.any(1), rows.where.int().argmax(1), last)
     # After a deletion at the end there would be nothing left to run, so one more token is run again.
     return (torch.minimum(first, last) - int(erase == "delete")).clamp(min=0)
@@ -264,7 +280,7 @@ def _starts(batch: Batch, rows: Erased, erase: str) -> Int[Tensor, " r"]:
 def _after_prefix(model: Model, batch: Batch, rows: Erased, erase: str, read: Read) -> Tensor:
     """Run each copy of a causal model from its first erased token on."""
     assert isinstance(model, SharesPrefix)
-    tokens, starts = batch.mask.sum(1), _starts(batch, rows, erase)
+    tokens, starts = batch.mask.sum(1), _starts(batch, rows, erase, model.tail)
 
     present = rows.text.unique()
 

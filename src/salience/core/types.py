@@ -163,7 +163,9 @@ class Prefix:
 class Targets:
     """A Target resolved for every row of a batch. Calling it selects the explained number from the logits.
 
-    ``value`` is that number for the unchanged texts, if known, so that methods need not compute it again.
+    ``value`` is that number for the unchanged texts, if known, so that methods need not compute it again. ``read_from``
+    is the weight of each position of the last layer that the number is computed from, if it depends on the label and
+    not only on the text.
     """
 
     labels: Int[Tensor, " b"]
@@ -171,6 +173,10 @@ class Targets:
     kind: Kind
     link: Link
     value: Float[Tensor, " b"] | None = None
+    read_from: Float[Tensor, "b t"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
     def __call__(self, logits: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
         values = on_scale(logits, self.kind, self.link)
@@ -180,9 +186,8 @@ class Targets:
         return chosen - values.gather(1, self.against[:, None])[:, 0]
 
     def take(self, rows: Int[Tensor, " r"] | slice) -> "Targets":
-        against = None if self.against is None else self.against[rows]
-        value = None if self.value is None else self.value[rows]
-        return Targets(self.labels[rows], against, self.kind, self.link, value)
+        against, value, read_from = (None if x is None else x[rows] for x in (self.against, self.value, self.read_from))
+        return Targets(self.labels[rows], against, self.kind, self.link, value, read_from)
 
 
 def on_scale(logits: Float[Tensor, "b c"], kind: Kind, link: Link) -> Float[Tensor, "b c"]:
@@ -311,6 +316,11 @@ class SharesPrefix(Protocol):
     def name(self) -> str: ...
     @property
     def executor(self) -> Executor: ...
+    @property
+    def tail(self) -> int:
+        """The number of tokens at the end of a text that the output is read from, so that they are always run."""
+        ...
+
     def shares_prefix(self, batch: Batch) -> bool:
         """Whether a prefix can be shared for these texts."""
         ...

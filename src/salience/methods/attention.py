@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from salience.core.passes import Needs, Pass, one_pass
+from salience.core.rows import distinct_texts
 from salience.core.types import Attribution, Batch, Block, Model, Replays, Site, Targets
 from salience.errors import BadInput, UnsupportedModel, choose
 
@@ -37,7 +38,9 @@ def attention(result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: 
     """
     number = layer_number(layer, result.model, of=result.model.layers)
     a = _merged(result.output.attention[number - 1], heads)
-    return Attribution(_read(a, result.model, result.batch, row), settings={"layer": number}, signed=False)
+    return Attribution(
+        _read(a, result.model, result.batch, row, result.target), settings={"layer": number}, signed=False
+    )
 
 
 @one_pass(Needs.ATTENTION)
@@ -49,7 +52,7 @@ def attention_rollout(result: Pass, *, row: QueryRow = "auto") -> Attribution:
     Needs: attention weights from every token to every token
     """
     steps = [_with_residual(a, result.model, result.batch) for a in _token_to_token(result, "attention_rollout")]
-    return Attribution(_read(_product(steps), result.model, result.batch, row), signed=False)
+    return Attribution(_read(_product(steps), result.model, result.batch, row, result.target), signed=False)
 
 
 @one_pass(Needs.ATTENTION)
@@ -63,7 +66,7 @@ def attention_flow(result: Pass, *, row: QueryRow = "auto") -> Attribution:
     steps = torch.stack(
         [_with_residual(a, result.model, result.batch) for a in _token_to_token(result, "attention_flow")], 1
     )
-    r = readout(result.model, result.batch, row)
+    r = readout(result.model, result.batch, row, result.target)
     flows = torch.zeros_like(r)
     for text, n in enumerate(result.batch.mask.sum(1).tolist()):
         flow = _maximum_flows(steps[text, :, :n, :n].cpu().double().numpy(), r[text, :n].cpu().double().numpy())
@@ -99,7 +102,7 @@ def attention_relevance(result: Pass, *, row: QueryRow = "auto") -> Attribution:
     relevance = torch.eye(result.batch.width, device=result.batch.ids.device)
     for a, g in zip(_token_to_token(result, "attention_relevance"), result.attention_gradient, strict=True):
         relevance = relevance + _real((a * g).float().relu().mean(1), result.model, result.batch) @ relevance
-    return Attribution(_read(relevance, result.model, result.batch, row), signed=False)
+    return Attribution(_read(relevance, result.model, result.batch, row, result.target), signed=False)
 
 
 def value_zeroing(
@@ -122,9 +125,10 @@ def value_zeroing(
             "'attention_rollout' or 'attention_relevance'."
         )
     chosen = slice(None) if layer is None else slice((n := layer_number(layer, model, of=model.layers)) - 1, n)
-    with model.replay(batch) as blocks:
-        changes = [_changes(block, model, batch) for block in blocks[chosen]]
-    return Attribution(_read(_product(changes), model, batch, row), signed=False)
+    texts, same = distinct_texts(batch)
+    with model.replay(texts) as blocks:
+        changes = [_changes(block, model, texts) for block in blocks[chosen]]
+    return Attribution(_read(_product(changes)[same], model, batch, row, target), signed=False)
 
 
 def layer_number(layer: Layer, model: Model, *, of: int, first: int = 1) -> int:
@@ -157,18 +161,19 @@ def _real(a: Float[Tensor, "b q t"], model: Model, batch: Batch) -> Float[Tensor
     return kept if model.single_query else kept * batch.mask[..., None]
 
 
-def _read(a: Float[Tensor, "b q t"], model: Model, batch: Batch, row: str) -> Float[Tensor, "b t"]:
+def _read(a: Float[Tensor, "b q t"], model: Model, batch: Batch, row: str, target: Targets) -> Float[Tensor, "b t"]:
     """Return the row that the classifier reads, or the mean of the rows it reads."""
-    r = readout(model, batch, row)
+    r = readout(model, batch, row, target)
     if model.single_query:  # there is only one row
         r = torch.ones_like(r[:, :1])
     return (r[:, None] @ _real(a.float(), model, batch))[:, 0]
 
 
-def readout(model: Model, batch: Batch, row: str) -> Float[Tensor, "b q"]:
-    """Return the weight of each query position; rows sum to 1."""
+def readout(model: Model, batch: Batch, row: str, target: Targets | None = None) -> Float[Tensor, "b q"]:
+    """Return the weight of each query position; rows sum to 1. By default, the positions that the target is read from."""
     if choose(row, ROWS, "row") == "auto":
-        return model.read_from(batch).float()
+        own = None if target is None else target.read_from
+        return (model.read_from(batch) if own is None else own).float()
     real = batch.mask.float()
     if row == "mean":
         return real / real.sum(1, keepdim=True)

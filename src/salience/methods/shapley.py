@@ -9,7 +9,7 @@ from torch import Tensor
 
 from salience.core.erasure import Erasure, usual
 from salience.core.randomness import generators
-from salience.core.rows import erased_values
+from salience.core.rows import Erased, erased_values
 from salience.core.settings import Pairs, Positive, Seed
 from salience.core.types import Attribution, Batch, Model, Spells, Targets
 from salience.errors import UnsupportedModel, choose
@@ -153,7 +153,7 @@ def _values(
         return ()
     texts = torch.tensor(list(requested), device=units.device)
     rows = coalitions(units[texts], list(requested.values()))
-    y = erased_values(model, batch.take(texts), target.take(texts), rows, erase)
+    y = erased_values(model, batch, target, Erased(texts[rows.text], rows.where), erase)
     return y.cpu().double().split([len(z) for z in requested.values()])
 
 

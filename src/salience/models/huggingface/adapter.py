@@ -19,6 +19,7 @@ from salience.core.settings import LARGEST
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Block, Edit, EmbeddingEdit, Link, Output, Prefix, Reads, Start, Weights
 from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
+from salience.models.huggingface.answering import Answer, Answering
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.head import Head, load_head
 from salience.models.huggingface.hooks import (
@@ -245,7 +246,9 @@ class HuggingFace:
         hidden: bool = False,
         attention: Weights | None = None,
         start: Start | None = None,
+        answer: Answer | None = None,
     ) -> Output:
+        """Run the model. With ``answer``, the explained numbers of its tokens are returned instead of logits."""
         if attention == "followed":
             attention = None if calls_sdpa(self.module) else "differentiable"
         self._check_states(hidden or edit_hidden is not None, attention is not None)
@@ -264,11 +267,20 @@ class HuggingFace:
             options: dict[str, Any] = {}
             if attention is not None or edit_attention is not None:
                 options = stack.enter_context(self._watched(watch))
-            output = self.network(batch, options, self.call, start)
+            output = self.network(batch, options, self.call, start, tail=1 if answer is None else len(answer))
         weights = self._weights(watch, output)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: only {len(states) - 1} of {self.layers} layers can be read")
-        return Output(self.network.logits(output.logits, batch), e, tuple(states if hidden else ()), weights)
+        return Output(self._read(output.logits, batch, answer), e, tuple(states if hidden else ()), weights)
+
+    def _read(self, logits: Tensor, batch: Batch, answer: Answer | None) -> Float[Tensor, "b c"]:
+        if answer is None:
+            return self.network.logits(logits, batch)
+        return answer(self.network.last_logits(logits, batch, len(answer)))
+
+    def answering(self, answer: Answer) -> Answering:
+        """Return the model as one that gives this answer, whose tokens are its labels."""
+        return Answering(self, answer)
 
     def _entering(self, embeddings: Float[Tensor, "b t d"]) -> AbstractContextManager[None]:
         """Make the module use these embeddings instead of its own."""
@@ -416,12 +428,17 @@ class HuggingFace:
             parts = self.resume(self.prefix(batch), texts, starts, rest).logits
         return agree(parts, whole, whole[0] - whole[1])
 
-    def prefix(self, batch: Batch) -> Prefix:
+    @property
+    def tail(self) -> int:
+        return 1
+
+    def prefix(self, batch: Batch, answer: Answer | None = None) -> Prefix:
         """Run a pass that caches every layer's keys and values."""
         cache = DynamicCache(config=self.network.config)
+        tail = 1 if answer is None else len(answer)
         with self._entering(self.words(batch.ids)):
-            output = self.network(batch, {"past_key_values": cache, "use_cache": True})
-        return prefix_of(cache, self.network.logits(output.logits, batch))
+            output = self.network(batch, {"past_key_values": cache, "use_cache": True}, tail=tail)
+        return prefix_of(cache, self._read(output.logits, batch, answer))
 
     def resume(
         self,
@@ -430,6 +447,7 @@ class HuggingFace:
         starts: Int[Tensor, " r"],
         rest: Batch,
         embeddings: Float[Tensor, "r t d"] | None = None,
+        answer: Answer | None = None,
     ) -> Output:
         """Run ``rest`` after the first ``starts`` tokens of ``texts``, with positions that continue from there."""
         positions = starts[:, None] + torch.arange(rest.width, device=self.device)
@@ -441,5 +459,5 @@ class HuggingFace:
         }
         e = self.words(rest.ids) if embeddings is None else embeddings
         with self._entering(e):
-            output = self.network(rest, options)
-        return Output(self.network.logits(output.logits, rest), e)
+            output = self.network(rest, options, tail=1 if answer is None else len(answer))
+        return Output(self._read(output.logits, rest, answer), e)

@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -100,15 +101,19 @@ class Network:
         options: Mapping[str, Any],
         call: Callable[..., Any] | None = None,
         start: Start | None = None,
+        tail: int = 1,
     ) -> Any:
-        """Return the module's own output. ``call`` is a wrapper around the module that is called instead."""
+        """Return the module's own output. ``call`` is a wrapper around the module that is called instead.
+
+        Of a language model, the logits after the last ``tail`` tokens are computed.
+        """
         module: Any
         module, pad = (call or self.module, self.pad) if self._has_padding(batch) else self._with_padding(batch)
         if start is not None:
             module = starting_from(module, start)
         return module(
             input_ids=batch.ids.masked_fill(~batch.mask, pad or 0),
-            **{"attention_mask": batch.mask.long(), **self._extras(batch), **options},
+            **{"attention_mask": batch.mask.long(), **self._extras(batch, tail), **options},
         )
 
     def _has_padding(self, batch: Batch) -> bool:
@@ -126,26 +131,25 @@ class Network:
         clone.config.get_text_config().pad_token_id = free
         return clone, free
 
-    def _extras(self, batch: Batch) -> dict[str, Any]:
+    def _extras(self, batch: Batch, tail: int) -> dict[str, Any]:
         extras: dict[str, Any] = {} if getattr(self.module.config, "return_dict", True) else {"return_dict": True}
         if batch.segments is not None:
             extras["token_type_ids"] = batch.segments
         extras |= without_cache(self.module)
         if self.generates and "logits_to_keep" in self.parameters:
-            extras["logits_to_keep"] = self._ends(batch).unique()
+            extras["logits_to_keep"] = _ends(batch, tail).unique()
         return extras
 
-    def _ends(self, batch: Batch) -> Tensor:
-        return batch.mask.sum(1) - 1
-
-    def logits(self, logits: Tensor, batch: Batch) -> Tensor:
+    def logits(self, logits: Tensor, batch: Batch) -> Float[Tensor, "b c"]:
         """Return one row of logits per text; for a language model, those after its last token."""
-        if not self.generates:
-            return logits
-        ends = self._ends(batch)
+        return self.last_logits(logits, batch, 1)[:, 0] if self.generates else logits
+
+    def last_logits(self, logits: Tensor, batch: Batch, tail: int) -> Float[Tensor, "b g v"]:
+        """Return the logits of a language model after each of the last ``tail`` tokens of every text."""
+        ends = _ends(batch, tail)
         if "logits_to_keep" in self.parameters:
             ends = torch.searchsorted(ends.unique(), ends)
-        return logits[torch.arange(len(batch), device=ends.device), ends]
+        return logits[torch.arange(len(batch), device=ends.device)[:, None], ends]
 
     # -------------------------------------------------------------------------------------------------- trial passes
 
@@ -237,6 +241,11 @@ class Network:
     def can_resume(self) -> bool:
         """Whether the model is a decoder that caches all keys and values."""
         return {"past_key_values", "position_ids"} <= self.parameters and self.causal and keeps_everything(self.config)
+
+
+def _ends(batch: Batch, tail: int) -> Int[Tensor, "b g"]:
+    """The positions of the last ``tail`` tokens of every text."""
+    return batch.mask.sum(1, keepdim=True) - torch.arange(tail, 0, -1, device=batch.ids.device)
 
 
 def without_cache(module: nn.Module) -> dict[str, bool]:

@@ -1,0 +1,194 @@
+"""A language model that is made to give one answer, as a model whose labels are the tokens of that answer.
+
+With the answer given, one pass over prompt and answer computes the numbers of all its tokens, and every method that
+explains a label explains a token of the answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from salience.core.executor import Executor
+from salience.core.target import Kind
+from salience.core.text import Encoded, Text
+from salience.core.types import (
+    Batch, Block, Edit, EmbeddingEdit, LanguageHead, Link, Output, Prefix, Reads, Start, Weights,
+)  # fmt: skip
+from salience.errors import BadInput
+
+if TYPE_CHECKING:
+    from salience.models.huggingface.adapter import HuggingFace
+
+WHOLE = "whole answer"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The tokens y_1..y_g of an answer, and the number that is explained for each.
+
+    Texts are read without the last token of the answer, which nothing follows: f_t is computed from the logits after the
+    t-th of the last g tokens. ``against`` is another token for every step, with whose number each f_t is contrasted.
+    """
+
+    ids: Int[Tensor, " g"]
+    tokens: tuple[str, ...]
+    kind: Kind = "log_probability"
+    against: Int[Tensor, " g"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __call__(self, logits: Float[Tensor, "b g v"]) -> Float[Tensor, "b c"]:
+        """f_1..f_g, and their sum: for log-probabilities, that of the whole answer."""
+        values = self._values(logits, self.ids)
+        if self.against is not None:
+            values = values - self._values(logits, self.against)
+        return torch.cat([values, values.sum(1, keepdim=True)], 1)
+
+    def _values(self, logits: Float[Tensor, "b g v"], ids: Int[Tensor, " g"]) -> Float[Tensor, "b g"]:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        chosen = logits.gather(2, ids.expand(len(logits), -1)[..., None])[..., 0]
+        if self.kind == "logit":
+            return chosen
+        log_p = chosen - logits.logsumexp(2)
+        return log_p.exp() if self.kind == "probability" else log_p
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answering:
+    """The model, given an answer. Everything but the output is the model's own."""
+
+    model: "HuggingFace"
+    answer: Answer
+
+    link: Link = "identity"
+    single_query: bool = False
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return (*self.answer.tokens, WHOLE)
+
+    def resolve(self, label: str | int) -> int:
+        if isinstance(label, int) and 0 <= label <= len(self.answer):
+            return label
+        raise BadInput(f"there is no token {label!r} of the answer; its {len(self.answer)} tokens are numbered from 0")
+
+    def label(self, index: int) -> str:
+        return self.labels[index]
+
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        embeddings: Float[Tensor, "b t d"] | None = None,
+        edit_attention: Edit | None = None,
+        edit_hidden: Edit | None = None,
+        hidden: bool = False,
+        attention: Weights | None = None,
+        start: Start | None = None,
+    ) -> Output:
+        return self.model(
+            batch,
+            embeddings=embeddings,
+            edit_attention=edit_attention,
+            edit_hidden=edit_hidden,
+            hidden=hidden,
+            attention=attention,
+            start=start,
+            answer=self.answer,
+        )
+
+    def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
+        """The positions from which the whole answer is predicted."""
+        order = batch.mask.cumsum(1)
+        read = batch.mask & (order > order[:, -1:] - len(self.answer))
+        return read / read.sum(1, keepdim=True)
+
+    # ------------------------------------------------------------------------------------------------ shared prefixes
+
+    @property
+    def tail(self) -> int:
+        return len(self.answer)
+
+    def shares_prefix(self, batch: Batch) -> bool:
+        return self.model.shares_prefix(batch)
+
+    def prefix(self, batch: Batch) -> Prefix:
+        return self.model.prefix(batch, self.answer)
+
+    def resume(
+        self,
+        prefix: Prefix,
+        texts: Int[Tensor, " r"],
+        starts: Int[Tensor, " r"],
+        rest: Batch,
+        embeddings: Float[Tensor, "r t d"] | None = None,
+    ) -> Output:
+        return self.model.resume(prefix, texts, starts, rest, embeddings, self.answer)
+
+    # ------------------------------------------------------------------------------------------------ the model's own
+
+    @property
+    def executor(self) -> Executor:
+        return self.model.executor
+
+    @property
+    def module(self) -> nn.Module:
+        return self.model.module
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def layers(self) -> int:
+        return self.model.layers
+
+    @property
+    def causal(self) -> bool:
+        return self.model.causal
+
+    @property
+    def reads(self) -> Reads:
+        return "all"
+
+    @property
+    def replacements(self) -> Mapping[str, int]:
+        return self.model.replacements
+
+    @property
+    def words(self) -> nn.Embedding:
+        return self.model.words
+
+    def can_start(self) -> bool:
+        return self.model.can_start()
+
+    def with_embeddings(self, edit: EmbeddingEdit) -> "Answering":
+        return replace(self, model=self.model.with_embeddings(edit))
+
+    def save(self, folder: str | Path) -> None:
+        self.model.save(folder)
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        return self.model.encode(texts)
+
+    def batch(self, encoded: Sequence[Encoded]) -> Batch:
+        return self.model.batch(encoded)
+
+    def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
+        return self.model.embed(batch)
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        return self.model.spell(ids)
+
+    def lm_head(self, source: str | None = None) -> LanguageHead:
+        return self.model.lm_head(source)
+
+    def replay(self, batch: Batch) -> AbstractContextManager[Sequence[Block]]:
+        return self.model.replay(batch)

@@ -39,6 +39,7 @@ EXCEPTIONS = {
 TORCH_FREE = (
     "errors.py",
     "core/text.py",
+    "core/prompts.py",
     "core/characters.py",
     "core/frames.py",
     "core/settings.py",

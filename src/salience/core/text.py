@@ -26,11 +26,22 @@ Text = str | tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A named span of a text, such as a message of a chat (``kind`` "turn") or a retrieved passage ("document")."""
+
+    name: str
+    start: int
+    end: int
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """One tokenised text.
 
     ``offsets`` are character spans of ``text``. A pair is joined by a line break, and ``pair_at`` is the index of the
     first character of its second text. ``unseen`` are the spans that were cut off because the text was too long.
+    ``parts`` are the named parts of a prompt, in order and without overlap.
     """
 
     text: str
@@ -41,6 +52,7 @@ class Encoded:
     segments: tuple[int, ...] | None = None
     pair_at: int | None = None
     unseen: tuple[Span, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -15,12 +15,14 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from salience.core.executor import Executor, lock_of
 from salience.core.passes import exclusive
+from salience.core.prompts import Prompt
 from salience.core.settings import LARGEST
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Block, Edit, EmbeddingEdit, Link, Output, Prefix, Reads, Start, Weights
 from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
 from salience.models.huggingface.answering import Answer, Answering
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
+from salience.models.huggingface.generating import Generation, generate
 from salience.models.huggingface.head import Head, load_head
 from salience.models.huggingface.hooks import (
     Call,
@@ -31,8 +33,9 @@ from salience.models.huggingface.hooks import (
 )
 from salience.models.huggingface.network import Network, agree
 from salience.models.huggingface.prefix import attention_mask, cache_for, prefix_of
+from salience.models.huggingface.prompts import begun_once, encode_answer, encode_prompt
 from salience.models.huggingface.query import LastQuery
-from salience.models.huggingface.tokens import encode
+from salience.models.huggingface.tokens import check_offsets, encode
 
 
 @dataclass(eq=False)
@@ -139,13 +142,65 @@ class HuggingFace:
             raise BadInput(
                 f"text {pairs[0]} is a pair, and {self.name} continues one text; join the two as the model expects them"
             )
-        limit = min(self.network.positions, self._longest or self.network.positions)
         # The next token follows the end of a text.
         side = "left" if self.generates else None
-        encoded = encode(self.tokenizer, texts, limit, segments=self._has_segments, cut=side)
+        encoded = encode(self.tokenizer, texts, self.window, segments=self._has_segments, cut=side)
+        if self.generates:
+            encoded = [begun_once(e, self.tokenizer) for e in encoded]
         for e in encoded:
             self._check_ids(e)
         return encoded
+
+    def encode_prompt(self, prompt: Prompt) -> Encoded:
+        """Return a prompt as the model will read it, or refuse it if it is longer than the context window."""
+        self._check_generates()
+        check_offsets(self.tokenizer)
+        encoded = encode_prompt(self.tokenizer, prompt, self.name)
+        self._check_ids(encoded)
+        self._check_room(len(encoded), "the prompt")
+        return encoded
+
+    def encode_answer(self, prompt: Encoded, answer: str) -> Encoded:
+        """Return the tokens of a given answer to a prompt, with offsets into the answer's own text."""
+        self._check_generates()
+        encoded = encode_answer(self.tokenizer, prompt, answer, self.name)
+        self._check_ids(encoded)
+        self._check_room(len(prompt) + len(encoded), "the prompt with the answer")
+        return encoded
+
+    def generate(self, prompts: Sequence[Encoded], *, max_new_tokens: int, **settings: Any) -> list[Encoded]:
+        """Return the model's own answer to each prompt: the most likely tokens one after the other by default.
+
+        Other ``settings`` are those of transformers' ``generate``, and ``seed`` for sampling. A token that ends an
+        answer is kept, since the model chose it like every other, but it is special and has no text.
+        """
+        self._check_generates()
+        how = Generation.of(self.module, max_new_tokens, settings)
+        for prompt in prompts:
+            self._check_room(len(prompt) + max_new_tokens, "the prompt with max_new_tokens")
+        return generate(self.network, self.tokenizer, prompts, how)
+
+    def generation_settings(self, *, max_new_tokens: int, **settings: Any) -> dict[str, object]:
+        """Return all settings that answers are generated with: the given ones, and those of the model itself."""
+        self._check_generates()
+        return Generation.of(self.module, max_new_tokens, settings).recorded
+
+    def _check_generates(self) -> None:
+        if not self.generates:
+            raise UnsupportedModel(f"{self.name} does not generate text; use a causal language model")
+
+    def _check_room(self, tokens: int, what: str) -> None:
+        """Raise if there are more tokens than the model can read; cut off, it would answer another prompt."""
+        if tokens > self.window:
+            raise BadInput(
+                f"{what} has {tokens:,} tokens, {tokens - self.window:,} more than the {self.window:,} that "
+                f"{self.name} can read; shorten it"
+            )
+
+    @property
+    def window(self) -> int:
+        """The most tokens that the model can read at once."""
+        return min(self.network.positions, self._longest or self.network.positions)
 
     @property
     def _longest(self) -> int | None:

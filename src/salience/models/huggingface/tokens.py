@@ -22,14 +22,19 @@ def encode(
 
     With ``segments``, token types are kept if the tokenizer returns them.
     """
+    check_offsets(tokenizer)
+    typed = segments and "token_type_ids" in tokenizer.model_input_names
+    with lock_of(tokenizer), _cutting(tokenizer, cut):  # truncation is a setting of the tokenizer
+        return [_encode(tokenizer, text, limit, number, typed) for number, text in enumerate(texts)]
+
+
+def check_offsets(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise if the tokenizer reports no character offsets."""
     if not tokenizer.is_fast:
         raise BadModel(
             f"{type(tokenizer).__name__} is a slow tokenizer and has no character offsets, so scores cannot be mapped "
             "to the text. Load the fast version: AutoTokenizer.from_pretrained(..., use_fast=True)."
         )
-    typed = segments and "token_type_ids" in tokenizer.model_input_names
-    with lock_of(tokenizer), _cutting(tokenizer, cut):  # truncation is a setting of the tokenizer
-        return [_encode(tokenizer, text, limit, number, typed) for number, text in enumerate(texts)]
 
 
 @contextmanager

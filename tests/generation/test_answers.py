@@ -12,7 +12,7 @@ from salience.core.types import Batch
 from salience.data.pairs import Pair
 from salience.errors import BadInput
 from salience.generation.answers import answers, spelled
-from salience.generation.explaining import AnswerExplanation, AnswerTarget, explain_answer
+from salience.generation import AnswerExplanation, AnswerTarget, explain_answer, explain_answers
 from salience.generation.matrices import MATRIX_METHODS, Forced, linear, occlusion, probed
 from salience.models.seq2seq import BOS, EOS, Seq2Seq, Seq2SeqConfig, subword_tokenizer
 from salience.training.loop import Recipe
@@ -140,7 +140,7 @@ def test_occlusion_erases_one_token_at_a_time(model: Seq2Seq):
 
 
 def test_an_explanation_holds_everything(model: Seq2Seq):
-    (e,) = explain_answer(model, "Ein Mann lacht.", method="attention_x_relevance", readout="linear")
+    e = explain_answer(model, "Ein Mann lacht.", method="attention_x_relevance", readout="linear")
     assert e.answer == "A man laughs."
     assert e.target.kind == "log_probability"
     assert e.settings == {"readout": "linear"}
@@ -165,7 +165,7 @@ def test_words_have_the_sum_of_additive_scores_and_else_the_largest():
 
 def test_all_methods_explain_a_given_answer(model: Seq2Seq):
     names = [function.__name__ for function in MATRIX_METHODS]
-    rows = explain_answer(model, "Ein Mann lacht.", answer="A woman laughs.", method=names)
+    rows = explain_answers(model, ["Ein Mann lacht."], names, answers=["A woman laughs."])
     assert [e.method for e in rows] == names
     assert all(e.answer == "A woman laughs." and len(e.answer_tokens) == len(rows[0].answer_tokens) for e in rows)
     assert all(sum(row) == pytest.approx(1) for row in rows[0].matrix)  # attention

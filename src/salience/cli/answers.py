@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from salience.core.text import Text
-    from salience.generation.explaining import AnswerExplanation
+    from salience.generation import AnswerExplanation
 
 
 def explain_answers(
@@ -26,18 +26,19 @@ def explain_answers(
         raise BadInput("--against names a label, and every word of an answer is explained; leave it out")
     check_distinct([path for _, path in display.files])
     check_model(model.model, **model.options)
-    from salience.generation.explaining import DEFAULT, explain_answer, matrix_methods
+    from salience.generation.explaining import explain_answers as explained
+    from salience.generation.explaining import prepared
     from salience.models import load
 
-    methods, settings = question.methods or (DEFAULT,), pairs(question.settings)
-    matrix_methods(methods, settings)
+    methods, settings = question.methods or None, pairs(question.settings)
     loaded = load(model.model, **model.options)
+    prepared(loaded, methods, settings, None)
     loaded.executor.budget = model.budget or loaded.executor.budget
     results: list[AnswerExplanation] = []
     with ExitStack() as stack:
         files = [(name, stack.enter_context(written(path))) for name, path in display.files]
         for text in texts:
-            results += (rows := explain_answer(loaded, str(text), method=methods, kind=kind, **settings))
+            results += (rows := explained(loaded, [str(text)], methods, kind=kind, **settings))
             if display.as_json:
                 for e in rows:
                     click.echo(to_json(e.to_dict()))

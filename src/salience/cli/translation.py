@@ -117,7 +117,7 @@ def _run(train: "list[Pair]", test: "list[Pair]", aligned: "dict[str, list[Pair]
 
 def _maps(model: "Seq2Seq", test: "list[Pair]") -> bytes:
     """Heat maps of the first test pair."""
-    from salience.generation.explaining import explain_answer
+    from salience.generation import explain_answers
     from salience.views.answers import picture
 
-    return picture(explain_answer(model, test[0].source, method=["attention", "output_relevance"]), "svg")
+    return picture(explain_answers(model, [test[0].source], ["attention", "output_relevance"]), "svg")

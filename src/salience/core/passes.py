@@ -212,8 +212,9 @@ def differentiate(
 ) -> Pass:
     """Run a forward pass, and a backward pass from the explained number to everything that is needed.
 
-    Several targets of one text have one backward pass each, all through the graph of one forward pass. The model, but not the selection of the explained number, runs inside the context ``within``. Propagation rules use
-    this to replace the model's own derivatives.
+    Several targets of one text have one backward pass each, all through the graph of one forward pass. The model, but
+    not the selection of the explained number, runs inside the context ``within``. Propagation rules use this to replace
+    the model's own derivatives.
     """
     with exclusive(model), torch.enable_grad():
         start = model.embed(batch) if embeddings is None else embeddings

@@ -41,7 +41,8 @@ class Encoded:
 
     ``offsets`` are character spans of ``text``. A pair is joined by a line break, and ``pair_at`` is the index of the
     first character of its second text. ``unseen`` are the spans that were cut off because the text was too long.
-    ``parts`` are the named parts of a prompt, in order and without overlap.
+    ``parts`` are the named parts of a prompt, in order and without overlap. ``units`` is the number of the segment that
+    each token belongs to, or -1, where methods erase whole segments.
     """
 
     text: str
@@ -53,6 +54,7 @@ class Encoded:
     pair_at: int | None = None
     unseen: tuple[Span, ...] = ()
     parts: tuple[Part, ...] = ()
+    units: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

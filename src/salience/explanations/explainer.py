@@ -242,7 +242,7 @@ def _explanations(
 ) -> Iterator[Explanation]:
     attribution = result if isinstance(result, Attribution) else Attribution(result, signed=None)
     _check_shape(attribution.scores, configured, encoded)
-    scores = _finite(attribution.scores, configured, model).cpu().float().tolist()
+    scores = check_finite(attribution.scores, configured, model).cpu().float().tolist()
     settings = {**configured.settings, **attribution.settings}
     for row, (text, prediction) in enumerate(zip(encoded, predictions, strict=True)):
         yield Explanation(
@@ -255,7 +255,7 @@ def _explanations(
             value=prediction.value,
             probabilities=dict(prediction.probabilities),
             method=configured.method.__name__,
-            settings={k: _plain(v, row) for k, v in settings.items()},
+            settings={k: plain(v, row) for k, v in settings.items()},
             model=model.name,
             signed=attribution.signed,
             gaps={k: float(v[row]) for k, v in attribution.gaps.items()},
@@ -275,7 +275,8 @@ def _check_shape(scores: object, configured: Configured, encoded: Sequence[Encod
         )
 
 
-def _finite(scores: Tensor, configured: Configured, model: Model) -> Tensor:
+def check_finite(scores: Tensor, configured: Configured, model: Model) -> Tensor:
+    """Return the scores, or raise if they are not all numbers."""
     if not bool(scores.isfinite().all()):
         raise BadModel(
             f"the scores of {configured.method.__name__} for {model.name} are NaN or infinite. Half precision is the "
@@ -299,7 +300,8 @@ def _probabilities(model: Model, row: Tensor, target: Targets, index: int) -> di
     return {model.label(c): float(row[c]) for c in columns}
 
 
-def _plain(value: Any, row: int) -> Any:
+def plain(value: Any, row: int) -> Any:
+    """The value of a setting in plain Python; a tensor has one value per row."""
     if isinstance(value, Tensor):
         return value[row].item()
     return value if isinstance(value, str | int | float | bool | list | tuple | None) else str(value)

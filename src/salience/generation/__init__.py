@@ -1,5 +1,19 @@
-"""Why these words: which words of a source text made each word of the answer."""
+"""Why these words: which parts of a prompt made each token of a language model's answer."""
 
-from salience.generation.explaining import AnswerExplanation, AnswerTarget, explain_answer
+from salience.core.prompts import Message, Passage, Prompt
+from salience.generation.citing import context_cite
+from salience.generation.explaining import ANSWER_METHODS, explain_answer, explain_answers
+from salience.generation.explanation import AnswerExplanation, AnswerTarget, Segment
 
-__all__ = ["AnswerExplanation", "AnswerTarget", "explain_answer"]
+__all__ = [
+    "ANSWER_METHODS",
+    "AnswerExplanation",
+    "AnswerTarget",
+    "Message",
+    "Passage",
+    "Prompt",
+    "Segment",
+    "context_cite",
+    "explain_answer",
+    "explain_answers",
+]

@@ -1,129 +1,300 @@
-"""Why these words: an answer, and how much each word of the source mattered to each word of it."""
+"""Why these words: an answer, and how much each token of the prompt and of the answer so far mattered to each token."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, get_args
 
+import torch
+
+from salience.core.prompts import Passage, Prompt
+from salience.core.settings import settings_of
 from salience.core.target import Kind
-from salience.core.text import Encoded, Span, members
+from salience.core.text import Encoded
+from salience.core.types import Attribution, Model
 from salience.errors import BadInput, choose
-from salience.explanations.explainer import Configured, prepare
-from salience.generation.answers import answers, spelled
-from salience.generation.matrices import MATRIX_METHODS, Forced
+from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, prepare, scale, settled
+from salience.generation.citing import context_cite
+from salience.generation.explanation import AnswerExplanation, AnswerTarget
+from salience.generation.matrices import MATRIX_METHODS
+from salience.generation.scoring import scored
+from salience.generation.segments import By, owners, segments
+from salience.generation.translating import TRANSLATION, explain_translations
+from salience.methods import METHODS, attention_x_relevance, output_relevance
+from salience.models.huggingface.adapter import HuggingFace
+from salience.models.huggingface.answering import Answer
 from salience.models.loading import as_model
 from salience.models.seq2seq import Seq2Seq
 
-DEFAULT = "attention_x_relevance"
+DEFAULT = "lrp"
+GENERATED = 32
+"""The most tokens of an answer, unless another number is named."""
+
+Per = Literal["token", "answer"]
+
+ANSWER_METHODS: tuple[Callable[..., Any], ...] = (
+    *(m for m in METHODS if m not in (output_relevance, attention_x_relevance)),
+    context_cite,
+)
+"""All methods that explain the answer of a language model."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerTarget:
-    """The explained number of each word of the answer."""
+class Request:
+    """What is asked about answers: the methods, the explained number, and the form of the result."""
 
+    methods: Sequence[Configured]
     kind: Kind = "log_probability"
-    against: str | None = None
+    by: By | None = None
+    per: Per = "token"
+    through_answer: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class AnswerExplanation:
-    """Scores of every source token for every token of an answer.
-
-    ``matrix`` has one row per token of the answer, ``total`` is the sum over the answer, and ``gaps`` hold, per token
-    of the answer, the difference between the scores and a property that they should have.
-    """
-
-    prompt: str
-    answer: str
-    method: str
-    settings: Mapping[str, object]
-    model: str
-    target: AnswerTarget
-    source_tokens: tuple[str, ...]
-    source_offsets: tuple[Span, ...]
-    answer_tokens: tuple[str, ...]
-    answer_offsets: tuple[Span, ...]
-    matrix: tuple[tuple[float, ...], ...]
-    total: tuple[float, ...]
-    gaps: Mapping[str, tuple[float, ...]]
-    signed: bool
-    additive: bool
-    """Whether scores of tokens add up to those of words; if not, a word has the largest score of its tokens."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The explanation in plain Python."""
-        return asdict(self)
-
-    def words(self) -> tuple[list[str], list[str], list[list[float]]]:
-        """Source words, answer words, and the matrix over them: a mean over the tokens of each word of the answer."""
-        own = members(self.prompt, self.source_offsets, [a == b for a, b in self.source_offsets])
-        theirs = members(self.answer, self.answer_offsets, [a == b for a, b in self.answer_offsets])
-        joined = sum if self.additive else max
-        matrix = [
-            [sum(joined(self.matrix[t][s] for s in columns) for t in rows) / len(rows) for _, columns in own]
-            for _, rows in theirs
-        ]
-        return [self.prompt[a:b] for (a, b), _ in own], [self.answer[a:b] for (a, b), _ in theirs], matrix
+    def __post_init__(self) -> None:
+        choose(self.per, get_args(Per), "per")
+        if self.by is not None:
+            choose(self.by, get_args(By), "kind of segment")
+        if self.through_answer and self.per == "answer":
+            raise BadInput("through_answer needs a score for every token of the answer; use per='token'")
+        if self.kind != "log_probability" and any(m.method is context_cite for m in self.methods):
+            raise BadInput("context_cite explains the log-probability of the answer; leave out kind")
 
 
 def explain_answer(
     model: object,
-    text: str,
+    prompt: object,
+    method: AnyMethod | None = None,
     *,
-    answer: str | None = None,
-    method: str | Sequence[str] = DEFAULT,
-    kind: Kind = "log_probability",
-    beam: int = 1,
+    answer: str | Sequence[int] | None = None,
+    against_answer: str | None = None,
+    context: Sequence[str | Passage] | None = None,
+    generate: int = GENERATED,
+    generation: Mapping[str, Any] | None = None,
+    by: By | None = None,
+    per: Per = "token",
+    kind: str = "log_probability",
+    through_answer: bool = False,
+    **settings: Any,
+) -> AnswerExplanation:
+    """Explain which parts of a prompt made a language model say its answer, or a given one.
+
+    ``prompt`` is a text, a list of messages (rendered by the model's own chat template), token ids, or a Prompt;
+    ``context`` are passages that the prompt is a question about. The answer is generated, greedily unless
+    ``generation`` names other settings of transformers' ``generate``, and of at most ``generate`` tokens; or it is
+    given, as text or token ids. With ``against_answer``, the scores say why this answer and not that one.
+
+    ``per="token"`` scores every token of the answer, ``per="answer"`` only the whole, which is cheaper. With ``by``,
+    methods that erase parts of the prompt erase such segments, and the result lists their scores. ``through_answer``
+    passes the credit of earlier answer tokens on to the prompt. Other ``settings`` are those of the method.
+
+    >>> explain_answer(model, "The capital of France is").by("word")                     # doctest: +SKIP
+    """
+    (result,) = explain_answers(
+        model,
+        [prompt if context is None else Prompt.with_context(_question(prompt), context)],
+        method,
+        answers=None if answer is None else [answer],
+        against_answers=None if against_answer is None else [against_answer],
+        generate=generate,
+        generation=generation,
+        by=by,
+        per=per,
+        kind=kind,
+        through_answer=through_answer,
+        **settings,
+    )
+    return result
+
+
+def explain_answers(
+    model: object,
+    prompts: Sequence[object],
+    method: AnyMethod | Sequence[AnyMethod] | None = None,
+    *,
+    answers: Sequence[str | Sequence[int]] | None = None,
+    against_answers: Sequence[str] | None = None,
+    generate: int = GENERATED,
+    generation: Mapping[str, Any] | None = None,
+    by: By | None = None,
+    per: Per = "token",
+    kind: str = "log_probability",
+    through_answer: bool = False,
     **settings: Any,
 ) -> list[AnswerExplanation]:
-    """Explain which words of a source text made each word of the answer, one explanation per method.
+    """Explain the answers to several prompts by one or more methods; ordered by prompt, then by method.
 
-    The answer is the model's own, or a given one. ``settings`` are those of the methods.
+    See :func:`explain_answer`.
     """
-    loaded = as_model(model)
-    if not isinstance(loaded, Seq2Seq):
-        raise BadInput(f"{loaded.name} does not answer with a text; use salience.explain for its prediction")
-    methods = matrix_methods([method] if isinstance(method, str) else method, settings)
-    encoded = loaded.encode([text])
-    explained = _own(loaded, encoded, beam) if answer is None else loaded.encode_answer(answer)
-    if not explained.ids:
-        raise BadInput(f"the answer to {text!r} is empty; pass an answer" if answer is None else "the answer is empty")
-    step = Forced.of(loaded, loaded.batch(encoded), loaded.answers([explained.ids]), kind)
-    return [_explained(step, explained, one) for one in methods]
+    known = as_model(model)
+    _check_counts(prompts, answers, against_answers)
+    methods = prepared(known, method, settings, by)
+    request = Request(methods, scale(kind), by, "answer" if against_answers is not None else per, through_answer)
+    if isinstance(known, Seq2Seq):
+        return explain_translations(known, prompts, answers, request, generation)
+    lm = as_language_model(known)
+    encoded = [lm.encode_prompt(Prompt.of(prompt)) for prompt in prompts]
+    recorded: Mapping[str, object] = {}
+    if answers is not None:
+        given = [lm.encode_answer(e, answer) for e, answer in zip(encoded, answers, strict=True)]
+    else:
+        how = {"max_new_tokens": generate, **(generation or {})}
+        given, recorded = lm.generate(encoded, **how), lm.generation_settings(**how)
+    others = [None] * len(given) if against_answers is None else map(lm.encode_answer, encoded, against_answers)
+    request = replace(request, methods=settled(lm, methods))
+    return [
+        replace(result, generation=recorded)
+        for row in zip(encoded, given, others, strict=True)
+        for result in explain_encoded(lm, *row, request)
+    ]
 
 
-def _own(model: Seq2Seq, encoded: Sequence[Encoded], beam: int) -> Encoded:
-    """The model's own answer. A token's place is from the end of the text of those before it to the end of its own."""
-    (ids,) = answers(model, encoded, beam=beam)
-    ends = [len(spelled(model, ids[: n + 1])) for n in range(len(ids))]
-    tokens = tuple(str(model.tokenizer.id_to_token(i)) for i in ids)
-    offsets = tuple(zip([0, *ends[:-1]], ends, strict=True))
-    return Encoded(spelled(model, ids), ids, tokens, offsets, (False,) * len(ids))
+def _question(prompt: object) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    raise BadInput("context is for a question that is a plain text; put the passages into the messages of the chat")
 
 
-def matrix_methods(names: Sequence[str], settings: Mapping[str, Any]) -> list[Configured]:
-    """Look up methods by name, each with its settings, which are checked."""
-    by_name = {function.__name__: function for function in MATRIX_METHODS}
-    return prepare([by_name[choose(name, by_name, "method", "an encoder-decoder")] for name in names], settings)
+def _check_counts(prompts: Sequence[object], *answers: Sequence[object] | None) -> None:
+    for given in answers:
+        if given is not None and len(given) != len(prompts):
+            raise BadInput(f"there are {len(given)} answers for {len(prompts)} prompts; pass one for each")
 
 
-def _explained(step: Forced, answer: Encoded, one: Configured) -> AnswerExplanation:
-    source, count = step.batch.encoded[0], len(answer)
-    result = one.method(step, **one.settings)
-    matrix = result.scores[:count].double().cpu()
+def as_language_model(model: Model) -> HuggingFace:
+    """Return the model, or refuse it if it does not answer with a text."""
+    if isinstance(model, HuggingFace) and model.generates:
+        return model
+    raise BadInput(f"{model.name} does not answer with a text; use salience.explain for its prediction")
+
+
+def prepared(
+    model: Model, method: AnyMethod | Sequence[AnyMethod] | None, settings: Mapping[str, Any], by: By | None
+) -> list[Configured]:
+    """Look up methods by name, each with its settings, which are checked.
+
+    Methods that erase parts of the prompt erase whole segments, if there are such and nothing else is asked for.
+    """
+    known, default = (MATRIX_METHODS, TRANSLATION) if isinstance(model, Seq2Seq) else (ANSWER_METHODS, DEFAULT)
+    by_name = {m.__name__: m for m in known}
+    where = "an encoder-decoder" if isinstance(model, Seq2Seq) else "an answer"
+    chosen = [
+        by_name[choose(m, by_name, "method", where)] if isinstance(m, str) else m for m in as_list(method or default)
+    ]
+    methods = prepare(chosen, settings)
+    if by is None or "unit" in settings:
+        return methods
+    return [
+        Configured(m.method, {**m.settings, "unit": "segment"}) if "unit" in settings_of(m.method) else m
+        for m in methods
+    ]
+
+
+def explain_encoded(
+    lm: HuggingFace, prompt: Encoded, answer: Encoded, against: Encoded | None, request: Request
+) -> list[AnswerExplanation]:
+    """Explain one answer by every method."""
+    if not answer.ids:
+        raise BadInput("the answer is empty; pass an answer, or let the model generate more tokens")
+    results = _attributions(lm, prompt, answer, request, fixed=against is not None)
+    others = None if against is None else _attributions(lm, prompt, against, request, fixed=True)
+    made = partial(_explanation, lm, prompt, answer, request)
+    plain_results = [made(m, *result) for m, result in zip(request.methods, results, strict=True)]
+    if against is None or others is None:
+        return [e.through_answer() if request.through_answer else e for e in plain_results]
+    subtracted = [made(m, *result) for m, result in zip(request.methods, others, strict=True)]
+    return [_contrasted(a, b, against.text) for a, b in zip(plain_results, subtracted, strict=True)]
+
+
+def _attributions(
+    lm: HuggingFace, prompt: Encoded, answer: Encoded, request: Request, *, fixed: bool
+) -> list[tuple[torch.Tensor, Attribution]]:
+    """f of each token, and the scores of every method. A token cannot be deleted from the answer that is explained."""
+    view = lm.answering(Answer(torch.tensor(answer.ids, device=lm.device), answer.tokens, request.kind))
+    steps = range(len(answer) + 1) if request.per == "token" else [len(answer)]
+    results: dict[int, tuple[torch.Tensor, Attribution]] = {}
+    for kept in (True, False):
+        group = [n for n, m in enumerate(request.methods) if kept == (fixed or m.settings.get("erase") == "delete")]
+        if group:
+            text = joined(prompt, answer, request.by, kept=kept)
+            result = scored(view, text, [request.methods[n] for n in group], steps)
+            results |= {n: (result.values, a) for n, a in zip(group, result.attributions, strict=True)}
+    return [results[n] for n in range(len(request.methods))]
+
+
+def joined(prompt: Encoded, answer: Encoded, by: By | None, *, kept: bool = False) -> Encoded:
+    """Prompt and answer as one text without the last token of the answer; the tokens of an answer that is ``kept`` are
+    never erased.
+    """
+    start, said = len(prompt.text), len(answer) - 1
+    units = None
+    if by is not None:
+        owned = owners(segments(prompt.text, by, prompt.parts), prompt.offsets, prompt.special)
+        units = (*(-1 if n is None else n for n in owned), *[-1] * said)
+    return Encoded(
+        text=prompt.text + answer.text,
+        ids=prompt.ids + answer.ids[:-1],
+        tokens=prompt.tokens + answer.tokens[:-1],
+        offsets=(*prompt.offsets, *((a + start, b + start) for a, b in answer.offsets[:-1])),
+        special=(*prompt.special, *(kept or special for special in answer.special[:-1])),
+        parts=prompt.parts,
+        units=units,
+    )
+
+
+def _explanation(
+    lm: HuggingFace,
+    prompt: Encoded,
+    answer: Encoded,
+    request: Request,
+    one: Configured,
+    values: torch.Tensor,
+    result: Attribution,
+) -> AnswerExplanation:
+    text = joined(prompt, answer, None)
+    scores = check_finite(result.scores, one, lm).cpu().float().tolist()
+    each = len(answer) if request.per == "token" else 0
     return AnswerExplanation(
-        prompt=source.text,
+        prompt=prompt.text,
         answer=answer.text,
         method=one.method.__name__,
-        settings={**one.settings, **result.settings},
-        model=step.model.name,
-        target=AnswerTarget(step.kind),
-        source_tokens=source.tokens,
-        source_offsets=source.offsets,
+        settings={name: plain(value, -1) for name, value in {**one.settings, **result.settings}.items()},
+        model=lm.name,
+        target=AnswerTarget(request.kind),
+        source_tokens=text.tokens,
+        source_offsets=text.offsets,
         answer_tokens=answer.tokens,
         answer_offsets=answer.offsets,
-        matrix=tuple(tuple(row) for row in matrix.tolist()),
-        total=tuple(matrix.sum(0).tolist()),
-        gaps={name: tuple(values[:count].tolist()) for name, values in result.gaps.items()},
-        signed=result.signed,
-        additive=result.additive,
+        matrix=tuple(_row(row, len(prompt) + t) for t, row in enumerate(scores[:each])),
+        total=tuple(scores[-1]),
+        gaps={name: tuple(gap[:each].tolist()) for name, gap in result.gaps.items()} if each else {},
+        signed=result.signed is not False,
+        prompt_tokens=len(prompt),
+        source_special=text.special,
+        parts=prompt.parts,
+        values=tuple(values[:each].tolist()),
+        total_gaps={name: float(gap[-1]) for name, gap in result.gaps.items()},
+        rule=request.by,
+    )
+
+
+def _row(scores: Sequence[float], end: int) -> tuple[float | None, ...]:
+    """Scores of one token of the answer; it and what follows it had no part in it."""
+    return (*scores[:end], *[None] * (len(scores) - end))
+
+
+def _contrasted(one: AnswerExplanation, other: AnswerExplanation, against: str) -> AnswerExplanation:
+    """The scores of the prompt for one answer, minus those for another."""
+    if not one.signed:
+        raise BadInput(
+            f"{one.method} only measures importance, so its scores for two answers cannot be subtracted; use a signed "
+            "method such as input_x_gradient, lrp or occlusion"
+        )
+    size = one.prompt_tokens
+    return replace(
+        one,
+        target=AnswerTarget(one.target.kind, against),
+        total=tuple(a - b for a, b in zip(one.total[:size], other.total[:size], strict=True)),
+        source_tokens=one.source_tokens[:size],
+        source_offsets=one.source_offsets[:size],
+        source_special=one.source_special[:size],
+        total_gaps={name: gap - other.total_gaps[name] for name, gap in one.total_gaps.items()},
     )

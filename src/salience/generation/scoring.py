@@ -16,7 +16,7 @@ from salience.core.types import Attribution, Batch, Model, Targets
 from salience.explanations.explainer import Configured
 
 ROOM = 2**29
-"""The bytes of gradients that are kept at once, about; further tokens of the answer have a forward pass of their own."""
+"""The bytes of gradients that are kept at once, about; further tokens of the answer get another forward pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

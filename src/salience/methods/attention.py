@@ -170,7 +170,7 @@ def _read(a: Float[Tensor, "b q t"], model: Model, batch: Batch, row: str, targe
 
 
 def readout(model: Model, batch: Batch, row: str, target: Targets | None = None) -> Float[Tensor, "b q"]:
-    """Return the weight of each query position; rows sum to 1. By default, the positions that the target is read from."""
+    """Return the weight of each query position; rows sum to 1. By default, those that the target is read from."""
     if choose(row, ROWS, "row") == "auto":
         own = None if target is None else target.read_from
         return (model.read_from(batch) if own is None else own).float()

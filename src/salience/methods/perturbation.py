@@ -11,11 +11,12 @@ from salience.core.erasure import Erasure, usual
 from salience.core.randomness import generators
 from salience.core.rows import Erased, erased_values, value
 from salience.core.settings import Count, NotNegative, Pairs, Positive, Seed
-from salience.core.text import numbers
+from salience.core.text import Encoded, numbers
 from salience.core.types import Attribution, Batch, Model, Targets
 from salience.errors import BadInput, choose
 
-Unit = Literal["token", "word"]
+Unit = Literal["token", "word", "segment"]
+"""What is erased as a whole. Segments are those that the text was encoded with: answers are explained by segments."""
 
 
 def occlusion(
@@ -87,8 +88,15 @@ def unit_numbers(batch: Batch, unit: str) -> Int[Tensor, "b t"]:
         return torch.where(batch.content, batch.content.cumsum(1) - 1, -1)
     if not batch.encoded:
         raise BadInput("this batch does not know its words; create it with model.batch(model.encode(texts))")
-    words = [torch.tensor(numbers(e.text, e.offsets, e.special)) for e in batch.encoded]
-    return torch.nn.utils.rnn.pad_sequence(words, batch_first=True, padding_value=-1).to(batch.ids.device)
+    own = [_segments(e) if unit == "segment" else numbers(e.text, e.offsets, e.special) for e in batch.encoded]
+    rows = [torch.tensor(numbers) for numbers in own]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(batch.ids.device)
+
+
+def _segments(encoded: Encoded) -> Sequence[int]:
+    if encoded.units is None:
+        raise BadInput("unit='segment' is for the answers of language models, explained by segments; use unit='word'")
+    return encoded.units
 
 
 def unit_sizes(units: Int[Tensor, "b t"]) -> Float[Tensor, "b t"]:

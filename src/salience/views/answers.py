@@ -12,7 +12,7 @@ from salience.views.pages import document, figure
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from salience.generation.explaining import AnswerExplanation
+    from salience.generation import AnswerExplanation
 
 CELL = 26
 Grid = tuple[list[str], list[str], list[list[float]]]

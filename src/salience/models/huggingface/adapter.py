@@ -33,7 +33,7 @@ from salience.models.huggingface.hooks import (
 )
 from salience.models.huggingface.network import Network, agree
 from salience.models.huggingface.prefix import attention_mask, cache_for, prefix_of
-from salience.models.huggingface.prompts import begun_once, encode_answer, encode_prompt
+from salience.models.huggingface.prompts import begun_once, encode_answer, encode_prompt, spelled
 from salience.models.huggingface.query import LastQuery
 from salience.models.huggingface.tokens import check_offsets, encode
 
@@ -160,10 +160,13 @@ class HuggingFace:
         self._check_room(len(encoded), "the prompt")
         return encoded
 
-    def encode_answer(self, prompt: Encoded, answer: str) -> Encoded:
+    def encode_answer(self, prompt: Encoded, answer: str | Sequence[int]) -> Encoded:
         """Return the tokens of a given answer to a prompt, with offsets into the answer's own text."""
         self._check_generates()
-        encoded = encode_answer(self.tokenizer, prompt, answer, self.name)
+        if isinstance(answer, str):
+            encoded = encode_answer(self.tokenizer, prompt, answer, self.name)
+        else:
+            encoded = spelled(self.tokenizer, [*Prompt.of(answer).ids], prompt.ids)
         self._check_ids(encoded)
         self._check_room(len(prompt) + len(encoded), "the prompt with the answer")
         return encoded

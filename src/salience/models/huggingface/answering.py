@@ -18,7 +18,17 @@ from salience.core.executor import Executor
 from salience.core.target import Kind
 from salience.core.text import Encoded, Text
 from salience.core.types import (
-    Batch, Block, Edit, EmbeddingEdit, LanguageHead, Link, Output, Prefix, Reads, Start, Weights,
+    Batch,
+    Block,
+    Edit,
+    EmbeddingEdit,
+    LanguageHead,
+    Link,
+    Output,
+    Prefix,
+    Reads,
+    Start,
+    Weights,
 )  # fmt: skip
 from salience.errors import BadInput
 
@@ -32,8 +42,8 @@ WHOLE = "whole answer"
 class Answer:
     """The tokens y_1..y_g of an answer, and the number that is explained for each.
 
-    Texts are read without the last token of the answer, which nothing follows: f_t is computed from the logits after the
-    t-th of the last g tokens. ``against`` is another token for every step, with whose number each f_t is contrasted.
+    Texts are read without the last token of the answer, which nothing follows: f_t is computed from the logits after
+    the t-th of the last g tokens. ``against`` is another token for every step, whose number is subtracted from f_t.
     """
 
     ids: Int[Tensor, " g"]

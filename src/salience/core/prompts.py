@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from numbers import Integral
 from typing import Any, cast
 
-from salience.core.settings import shortened
+from salience.core.settings import fits, shortened
 from salience.core.text import Part
 from salience.errors import BadInput
 
@@ -73,7 +72,7 @@ class Prompt:
                 f"a prompt is a text, a list of messages or a list of token ids, not {shortened(cast(object, prompt))}"
             )
         items = cast(Sequence[object], prompt)
-        if items and all(isinstance(i, Integral) and type(i) is not bool for i in items):
+        if items and all(fits(item, int) for item in items):
             return cls(ids=_ids(items))
         return cls(messages=tuple(_message(item, number) for number, item in enumerate(items, 1)))
 

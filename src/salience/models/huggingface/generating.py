@@ -111,7 +111,7 @@ def generate(
 ) -> list[Encoded]:
     """Return the answer to each prompt, the same as if it were the only one."""
     together = how.shares_passes and _pads_left(network)
-    results: list[Encoded] = [prompts[0]] * len(prompts)
+    results: dict[int, Encoded] = {}
 
     def work(items: list[int]) -> list[Encoded]:
         groups = [items] if together else [[item] for item in items]
@@ -119,9 +119,8 @@ def generate(
 
     width = int(how.settings["max_new_tokens"])
     for items, answers in network.executor.run([how.beams * (len(p) + width) for p in prompts], work):
-        for item, answer in zip(items, answers, strict=True):
-            results[item] = answer
-    return results
+        results |= zip(items, answers, strict=True)
+    return [results[item] for item in range(len(prompts))]
 
 
 def _pads_left(network: Network) -> bool:

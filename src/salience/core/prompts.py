@@ -147,10 +147,10 @@ def _message(item: object, number: int) -> Message:
     if "role" not in fields:
         raise BadInput(f"message {number} has no role; expected one such as 'user', 'assistant' or 'system'")
     role, content = fields.pop("role"), fields.pop("content", None)
-    # The call of a tool needs no words.
-    content = "" if content is None and fields.get("tool_calls") else content
+    if content is None and fields.get("tool_calls"):  # the call of a tool needs no words
+        content = ""
     _check_message(role, content, fields, number)
-    return Message(role, content, more=fields)
+    return Message(role, str(content), more=fields)
 
 
 def _check_message(role: object, content: object, more: Mapping[str, Any], number: int) -> None:

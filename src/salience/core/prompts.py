@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from numbers import Integral
 from typing import Any, cast
 
-from salience.core.settings import shortened
+from salience.core.settings import fits, shortened
 from salience.core.text import Part
 from salience.errors import BadInput
 
@@ -73,7 +72,7 @@ class Prompt:
                 f"a prompt is a text, a list of messages or a list of token ids, not {shortened(cast(object, prompt))}"
             )
         items = cast(Sequence[object], prompt)
-        if items and all(isinstance(i, Integral) and type(i) is not bool for i in items):
+        if items and all(fits(item, int) for item in items):
             return cls(ids=_ids(items))
         return cls(messages=tuple(_message(item, number) for number, item in enumerate(items, 1)))
 
@@ -92,11 +91,11 @@ class Prompt:
         return cls(messages=pieces, tools=tuple(cast(Sequence[Mapping[str, Any]], tools)))
 
     @classmethod
-    def with_context(cls, question: str, passages: Sequence[str | Passage]) -> "Prompt":
+    def with_context(cls, question: str, passages: Sequence[object]) -> "Prompt":
         """Return a prompt of passages and then the question, separated by blank lines.
 
-        Each is a part of the prompt: ``document 1`` and so on, or the name of the passage, and ``question``. White
-        space around them is removed.
+        A passage is a text, or a ``Passage`` with a name. Each is a part of the prompt, named ``document 1`` and so on
+        unless it has a name; the last part is the ``question``. White space around them is removed.
 
         >>> Prompt.with_context("Who?", ["Ada did.", "Bob slept."]).text
         'Ada did.\\n\\nBob slept.\\n\\nWho?'
@@ -140,29 +139,29 @@ def _ids(items: Sequence[Any]) -> tuple[int, ...]:
 
 def _message(item: object, number: int) -> Message:
     if isinstance(item, Message):
-        return _checked(item, number)
+        _check_message(item.role, item.content, item.more, number)
+        return item
     if not isinstance(item, Mapping):
         raise BadInput(f"message {number} is not an object with role and content: {shortened(item)}")
     fields = dict(cast(Mapping[str, Any], item))
     if "role" not in fields:
         raise BadInput(f"message {number} has no role; expected one such as 'user', 'assistant' or 'system'")
-    # The call of a tool needs no words.
-    if fields.get("content") is None and not fields.get("tool_calls"):
-        raise BadInput(f"message {number} has no content; expected a text")
     role, content = fields.pop("role"), fields.pop("content", None)
-    return _checked(Message(role, "" if content is None else content, more=fields), number)
+    if content is None and fields.get("tool_calls"):  # the call of a tool needs no words
+        content = ""
+    _check_message(role, content, fields, number)
+    return Message(role, str(content), more=fields)
 
 
-def _checked(message: Message, number: int) -> Message:
-    """Raise unless the role and the content are texts; values come from files and callers."""
-    role, content = cast(object, message.role), cast(object, message.content)
+def _check_message(role: object, content: object, more: Mapping[str, Any], number: int) -> None:
     if not isinstance(role, str) or not role:
         raise BadInput(f"the role of message {number} is not a text such as 'user': {shortened(role)}")
+    if content is None:
+        raise BadInput(f"message {number} has no content; expected a text")
     if not isinstance(content, str):
         raise BadInput(f"the content of message {number} is not a text: {shortened(content)}")
-    if not content.strip() and not message.more.get("tool_calls"):
+    if not content.strip() and not more.get("tool_calls"):
         raise BadInput(f"message {number} ({role}) is empty or only white space; it needs at least one word")
-    return message
 
 
 def _passage(item: object, number: int) -> Passage:

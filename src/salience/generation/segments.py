@@ -18,7 +18,7 @@ By = Literal["word", "sentence", "line", "paragraph", "turn", "document"]
 
 _SENTENCE_END = regex.compile(
     r"""(?V1)
-    (?: \p{SB=STerm} \p{SB=Close}*+ \p{SB=Sp}*+
+    (?: \p{SB=STerm} (?: \p{SB=Close}++ \p{SB=Sp}*+ (?!\p{SB=Lower}) | (?!\p{SB=Close}) \p{SB=Sp}*+ )
       | \p{SB=ATerm} (?!\p{SB=Numeric}) (?!(?<=[\p{SB=Upper}\p{SB=Lower}].)\p{SB=Upper})
         \p{SB=Close}*+ \p{SB=Sp}*+
         (?![^\p{SB=OLetter}\p{SB=Upper}\p{SB=Lower}\p{SB=Sep}\p{SB=CR}\p{SB=LF}\p{SB=STerm}\p{SB=ATerm}]*+ \p{SB=Lower})
@@ -28,10 +28,13 @@ _SENTENCE_END = regex.compile(
     """,
     regex.VERBOSE,
 )
-"""The end of a sentence (Unicode UAX #29, rules SB4 to SB11): a line break ends one too."""
+"""The end of a sentence (Unicode UAX #29, rules SB4 to SB11): a line break ends one too.
+
+Beyond these rules, a quoted question or exclamation goes on in a small letter: "Why?" she asked.
+"""
 
 _ABBREVIATION = regex.compile(
-    r"(?:^|[^\p{L}\p{M}.])(?:\p{Lu}|Dr|Drs|Mr|Mrs|Ms|Prof|Rev|Hon|Gen|Sen|Rep|Gov|Capt|Lt|Col|Sgt|St|Mt|Jr|Sr|Fig|Figs|"
+    r"(?V1)(?:^|[^\p{L}\p{M}.])(?:[\p{Lu}--I]|Dr|Drs|Mr|Mrs|Ms|Prof|Rev|Hon|Gen|Sen|Rep|Gov|Capt|Lt|Col|Sgt|St|Mt|Jr|Sr|Fig|Figs|"
     r"No|Nos|Vol|pp|Eq|Sec|Ch|cf|vs|e\.g|i\.e|viz|approx|ca|al|Inc|Ltd|Co|Corp|Ph\.D|U\.S|U\.K)\.\s*\Z"
 )
 """What ends in a full stop and is followed by a capital letter within a sentence: titles, initials, references."""

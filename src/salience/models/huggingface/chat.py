@@ -112,7 +112,7 @@ def _searched(messages: Sequence[Message], text: str, name: str) -> list[Place]:
         form, removed = next(iter(_forms(message.content).items()))
         start = text.find(form, at)
         if start < 0 or text.count(form) > 1:
-            how = "changes or leaves out" if start < 0 else "is ambiguous about"
+            how = "changes or leaves out" if start < 0 else "writes more than once the text of"
             raise BadInput(
                 f"the chat template of {name} {how} message {number + 1} ({message.role}), so its tokens cannot be "
                 "identified; change the message, or render the chat yourself and pass it as a plain prompt"

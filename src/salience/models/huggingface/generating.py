@@ -3,6 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from salience.core.passes import frozen
 from salience.core.settings import Count, Seed, described, fits, shortened
 from salience.core.text import Encoded
-from salience.errors import BadInput, unknown
+from salience.errors import BadInput
 from salience.models.huggingface.network import Network
 from salience.models.huggingface.spelling import spelled
 
@@ -28,7 +29,7 @@ ONE_ANSWER = {"num_return_sequences": 1, "return_dict_in_generate": False}
 
 FIXED = (
     *ONE_ANSWER, "max_length", "output_scores", "output_logits", "output_attentions", "output_hidden_states",
-    "pad_token_id", "bos_token_id", "transformers_version",
+    "pad_token_id", "bos_token_id", "use_cache", "transformers_version",
 )  # fmt: skip
 """Settings that do not change an answer, or that are decided here."""
 
@@ -46,8 +47,8 @@ class Generation:
         """Check the settings and complete them."""
         settings = {**GREEDY, **given, "max_new_tokens": max_new_tokens}
         seed = settings.pop("seed", 0)
-        for name, value, hint in (("max_new_tokens", max_new_tokens, Count), ("seed", seed, Seed)):
-            if not fits(value, hint):
+        for name, hint in (("max_new_tokens", Count), ("num_beams", Count), ("do_sample", bool), ("seed", Seed)):
+            if not fits(value := {**settings, "seed": seed}[name], hint):
                 raise BadInput(f"{name} takes {described(hint)}, not {shortened(value)}")
         _check(settings)
         without = {*settings, *FIXED, *(() if settings["do_sample"] else SAMPLING)}
@@ -86,7 +87,9 @@ def _check(settings: Mapping[str, Any]) -> None:
     known = GenerationConfig()
     names = [name for name in known.to_dict() if name not in FIXED and not name.startswith("_")]
     if other := [name for name in settings if name not in names]:
-        raise BadInput(unknown(other[0], [*names, "seed"], "setting", "generate"))
+        near = get_close_matches(other[0], [*names, "seed"], n=1)
+        hint = f"did you mean {near[0]}?" if near else "see transformers.GenerationConfig for those that there are"
+        raise BadInput(f"unknown setting {other[0]!r} of generate; {hint}")
     if not settings["do_sample"] and (idle := [name for name in SAMPLING if settings.get(name) is not None]):
         raise BadInput(f"{idle[0]} has an effect only if tokens are sampled; add do_sample=True, or leave it out")
     with _reporting():
@@ -108,7 +111,7 @@ def generate(
 ) -> list[Encoded]:
     """Return the answer to each prompt, the same as if it were the only one."""
     together = how.shares_passes and _pads_left(network)
-    results: list[Encoded] = [prompts[0]] * len(prompts)
+    results: dict[int, Encoded] = {}
 
     def work(items: list[int]) -> list[Encoded]:
         groups = [items] if together else [[item] for item in items]
@@ -116,9 +119,8 @@ def generate(
 
     width = int(how.settings["max_new_tokens"])
     for items, answers in network.executor.run([how.beams * (len(p) + width) for p in prompts], work):
-        for item, answer in zip(items, answers, strict=True):
-            results[item] = answer
-    return results
+        results |= zip(items, answers, strict=True)
+    return [results[item] for item in range(len(prompts))]
 
 
 def _pads_left(network: Network) -> bool:

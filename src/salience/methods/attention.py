@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from salience.core.passes import Needs, Pass, one_pass
-from salience.core.types import Attribution, Batch, Block, Model, Replays, Site, Targets
+from salience.core.types import Attribution, Batch, Block, Model, Reduction, Replays, Site, Targets
 from salience.errors import BadInput, UnsupportedModel, choose
 
 Layer = int | Literal["all"] | None
@@ -25,7 +25,30 @@ UNIT = 2**30
 """Flow capacities are rounded to multiples of 1 / UNIT, the largest power of two that fits 32-bit integers."""
 
 
-@one_pass(Needs.ATTENTION)
+def _row_of_layer(
+    model: Model, batch: Batch, /, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto"
+) -> Reduction:
+    """Keep the row that is read, of one layer."""
+    number = layer_number(layer, model, of=model.layers)
+
+    def reduction(site: Site, a: Float[Tensor, "b h q t"]) -> Float[Tensor, "b 1 1 t"] | None:
+        return _read(_merged(a, heads), model, batch, row)[:, None, None] if site.layer == number else None
+
+    return reduction
+
+
+def _mixed_with_residual(model: Model, batch: Batch, /, *, row: QueryRow = "auto") -> Reduction:
+    """Keep the mean over heads, mixed with the residual."""
+
+    def reduction(_: Site, a: Float[Tensor, "b h q t"]) -> Float[Tensor, "b 1 q t"]:
+        if model.single_query:
+            raise UnsupportedModel(_one_query(model, "attention_rollout"))
+        return _with_residual(a, model, batch)[:, None]
+
+    return reduction
+
+
+@one_pass(Needs.ATTENTION, reduce=_row_of_layer)
 def attention(result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto") -> Attribution:
     """The attention weight of each token at the position the classifier reads: a_i, averaged over heads.
 
@@ -36,11 +59,10 @@ def attention(result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: 
     Needs: attention weights
     """
     number = layer_number(layer, result.model, of=result.model.layers)
-    a = _merged(result.output.attention[number - 1], heads)
-    return Attribution(_read(a, result.model, result.batch, row), settings={"layer": number}, signed=False)
+    return Attribution(result.output.attention[0][:, 0, 0], settings={"layer": number}, signed=False)
 
 
-@one_pass(Needs.ATTENTION)
+@one_pass(Needs.ATTENTION, reduce=_mixed_with_residual)
 def attention_rollout(result: Pass, *, row: QueryRow = "auto") -> Attribution:
     """Attention multiplied through all layers, with half of each step through the residual: Π_l (½ A_l + ½ I).
 
@@ -48,8 +70,10 @@ def attention_rollout(result: Pass, *, row: QueryRow = "auto") -> Attribution:
     Cost: 1 forward
     Needs: attention weights from every token to every token
     """
-    steps = [_with_residual(a, result.model, result.batch) for a in _token_to_token(result, "attention_rollout")]
-    return Attribution(_read(_product(steps), result.model, result.batch, row), signed=False)
+    scores = readout(result.model, result.batch, row)
+    for step in reversed(result.output.attention):  # a row times a matrix costs much less than a matrix times a matrix
+        scores = (scores[..., None] * step[:, 0]).sum(1)  # sum() rounds less than a product does
+    return Attribution(scores, signed=False)
 
 
 @one_pass(Needs.ATTENTION)

@@ -17,7 +17,19 @@ from salience.core.executor import Executor, lock_of
 from salience.core.passes import exclusive
 from salience.core.settings import LARGEST
 from salience.core.text import Encoded, Text
-from salience.core.types import Batch, Block, Edit, EmbeddingEdit, Link, Output, Prefix, Reads, Start, Weights
+from salience.core.types import (
+    Batch,
+    Block,
+    Edit,
+    EmbeddingEdit,
+    Link,
+    Output,
+    Prefix,
+    Reads,
+    Reduction,
+    Start,
+    Weights,
+)
 from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.head import Head, load_head
@@ -343,11 +355,19 @@ class HuggingFace:
             return tuple(watch.weights)
         attentions = tuple(getattr(output, "attentions", None) or ())
         if watch.edit is None and len(attentions) == self.layers and all(w is not None for w in attentions):
-            return attentions
+            return tuple(kept for n, w in enumerate(attentions, 1) for kept in watch.kept(n, w))
         raise UnsupportedModel(
             f"only {watch.calls} of {self.layers} attention layers of {self.name} can be read or edited, so scores "
             "would be wrong"
         )
+
+    def reduce_attention(self, batch: Batch, reduction: Reduction) -> Output:
+        """Run the batch, and keep only what the reduction makes of each layer's weights."""
+        self._check_states(hidden=False, attention=True)
+        watch, e = Watch(wanted="read", reduction=reduction), self.words(batch.ids)
+        with self._entering(e), self._watched(watch) as options:
+            output = self.network(batch, options, self.call)
+        return Output(self.network.logits(output.logits, batch), e, (), self._weights(watch, output))
 
     def can_start(self) -> bool:
         """Whether the layers above given states can run alone."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from salience.core.types import Edit, Site, Weights
+from salience.core.types import Edit, Reduction, Site, Weights
 from salience.errors import UnsupportedModel
 
 KERNEL = "salience"
@@ -27,6 +27,8 @@ class Watch:
 
     edit: Edit | None = None
     wanted: Weights | None = None
+    reduction: Reduction | None = None
+    """What is kept of the weights; all, if None."""
     calls: int = 0
     weights: list[Tensor] = field(default_factory=list[Tensor])
     value: Tensor | None = None
@@ -36,10 +38,15 @@ class Watch:
         # Layers are numbered by their calls: ALBERT and DistilBERT do not pass a layer index.
         if self.edit is not None:
             weights = self.edit(Site(self.calls + 1), weights)
-        if self.wanted is not None:
-            self.weights.append(weights)
         self.calls += 1
+        if self.wanted is not None:
+            self.weights += self.kept(self.calls, weights)
         return weights
+
+    def kept(self, layer: int, weights: Tensor) -> list[Tensor]:
+        """What is kept of a layer's weights: one tensor or none."""
+        reduced = weights if self.reduction is None else self.reduction(Site(layer), weights)
+        return [] if reduced is None else [reduced]
 
     @property
     def only_read(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from salience.core.passes import Needs, Pass, one_pass
 from salience.core.types import Attribution, Batch, Block, Model, Reduction, Replays, Site, Targets
 from salience.errors import BadInput, UnsupportedModel, choose
+from salience.methods.sinks import separate_sink
 
 Layer = int | Literal["all"] | None
 """A layer number, counted from the end if negative. ``"all"`` is for ``explain``: one explanation per layer."""
@@ -26,7 +27,7 @@ UNIT = 2**30
 
 
 def _row_of_layer(
-    model: Model, batch: Batch, /, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto"
+    model: Model, batch: Batch, /, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto", **_: object
 ) -> Reduction:
     """Keep the row that is read, of one layer."""
     number = layer_number(layer, model, of=model.layers)
@@ -37,7 +38,7 @@ def _row_of_layer(
     return reduction
 
 
-def _mixed_with_residual(model: Model, batch: Batch, /, *, row: QueryRow = "auto") -> Reduction:
+def _mixed_with_residual(model: Model, batch: Batch, /, **_: object) -> Reduction:
     """Keep the mean over heads, mixed with the residual."""
 
     def reduction(_: Site, a: Float[Tensor, "b h q t"]) -> Float[Tensor, "b 1 q t"]:
@@ -49,22 +50,28 @@ def _mixed_with_residual(model: Model, batch: Batch, /, *, row: QueryRow = "auto
 
 
 @one_pass(Needs.ATTENTION, reduce=_row_of_layer)
-def attention(result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto") -> Attribution:
+def attention(
+    result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto", without_sink: bool = False
+) -> Attribution:
     """The attention weight of each token at the position the classifier reads: a_i, averaged over heads.
 
-    The last layer is used unless ``layer`` names another one.
+    The last layer is used unless ``layer`` names another one. ``without_sink`` sets the score of the first token to 0,
+    on which decoders rest much of their attention.
 
     Paper: Bahdanau et al. 2015, arXiv:1409.0473; whether it is an explanation: Jain & Wallace 2019, arXiv:1902.10186
     Cost: 1 forward
     Needs: attention weights
     """
     number = layer_number(layer, result.model, of=result.model.layers)
-    return Attribution(result.output.attention[0][:, 0, 0], settings={"layer": number}, signed=False)
+    scores = Attribution(result.output.attention[0][:, 0, 0], settings={"layer": number}, signed=False)
+    return separate_sink(scores, result.model, result.batch, without_sink=without_sink)
 
 
 @one_pass(Needs.ATTENTION, reduce=_mixed_with_residual)
-def attention_rollout(result: Pass, *, row: QueryRow = "auto") -> Attribution:
+def attention_rollout(result: Pass, *, row: QueryRow = "auto", without_sink: bool = False) -> Attribution:
     """Attention multiplied through all layers, with half of each step through the residual: Π_l (½ A_l + ½ I).
+
+    ``without_sink`` sets the score of a decoder's first token to 0.
 
     Paper: Abnar & Zuidema 2020, arXiv:2005.00928, section 3
     Cost: 1 forward
@@ -73,7 +80,8 @@ def attention_rollout(result: Pass, *, row: QueryRow = "auto") -> Attribution:
     scores = readout(result.model, result.batch, row)
     for step in reversed(result.output.attention):  # a row times a matrix costs much less than a matrix times a matrix
         scores = (scores[..., None] * step[:, 0]).sum(1)  # sum() rounds less than a product does
-    return Attribution(scores, signed=False)
+    attribution = Attribution(scores, signed=False)
+    return separate_sink(attribution, result.model, result.batch, without_sink=without_sink)
 
 
 @one_pass(Needs.ATTENTION)
@@ -127,12 +135,20 @@ def attention_relevance(result: Pass, *, row: QueryRow = "auto") -> Attribution:
 
 
 def value_zeroing(
-    model: Model, batch: Batch, target: Targets, /, *, layer: Layer = None, row: QueryRow = "auto"
+    model: Model,
+    batch: Batch,
+    target: Targets,
+    /,
+    *,
+    layer: Layer = None,
+    row: QueryRow = "auto",
+    without_sink: bool = False,
 ) -> Attribution:
     """How much each token's value vector changes the others: C_ij = 1 − cos(x_i, x_i without value j), over all layers.
 
     Each layer is run again on its own inputs with one value vector set to zero. Rows of C are normalised, and the C of
-    all layers are multiplied; with ``layer`` only that layer's C is used.
+    all layers are multiplied; with ``layer`` only that layer's C is used. ``without_sink`` sets the score of a
+    decoder's first token to 0.
 
     Paper: Mohebbi et al. 2023, arXiv:2301.12971, section 3
     Cost: 1 forward, plus 1 per token
@@ -148,7 +164,8 @@ def value_zeroing(
     chosen = slice(None) if layer is None else slice((n := layer_number(layer, model, of=model.layers)) - 1, n)
     with model.replay(batch) as blocks:
         changes = [_changes(block, model, batch) for block in blocks[chosen]]
-    return Attribution(_read(_product(changes), model, batch, row), signed=False)
+    attribution = Attribution(_read(_product(changes), model, batch, row), signed=False)
+    return separate_sink(attribution, model, batch, without_sink=without_sink)
 
 
 def layer_number(layer: Layer, model: Model, *, of: int, first: int = 1) -> int:

@@ -20,6 +20,7 @@ from salience.methods import rules as op
 from salience.methods.gradient import dot
 from salience.methods.recurrent import stepwise
 from salience.methods.rules import apply_rules, damped, scaled, share, sloped, variables
+from salience.methods.sinks import separate_sink
 
 RuleSet = Literal["attnlrp", "cp", "conservative"]
 RULE_SETS = get_args(RuleSet)
@@ -38,6 +39,7 @@ def _by_rules(
     rules: RuleSet | None = None,
     epsilon: NotNegative | None = None,
     gamma: NotNegative = 0.0,
+    **_: object,
 ) -> Pass:
     """Run a pass whose derivatives follow the rules."""
     rules, epsilon = _defaults(model, rules, epsilon)
@@ -56,6 +58,7 @@ def lrp(
     rules: RuleSet | None = None,
     epsilon: NotNegative | None = None,
     gamma: NotNegative = 0.0,
+    without_sink: bool = False,
 ) -> Attribution:
     """Layer-wise relevance propagation: the explained number is distributed backwards, layer by layer.
 
@@ -63,6 +66,8 @@ def lrp(
     the gates. ``rules`` selects the rules for the rest of a transformer: ``attnlrp``, ``cp`` (the same with attention,
     gates and the weights of experts held constant) or ``conservative`` (gradient × input with attention, the weights of
     experts and the norms' standard deviations held constant).
+
+    ``without_sink`` sets the score of a decoder's first token to 0.
 
     Paper: Bach et al. 2015, 10.1371/journal.pone.0130140; LSTM: Arras et al. 2017, arXiv:1706.07206; transformers:
     Ali et al. 2022, arXiv:2202.07304, Achtibat et al. 2024, arXiv:2402.05602
@@ -73,7 +78,8 @@ def lrp(
     scores = dot(result.gradient, result.output.embeddings) * result.batch.mask
     gap = scores.sum(1) - _initial_relevance(result.target, result.output.logits)
     rules, epsilon = _defaults(result.model, rules, epsilon)
-    return Attribution(scores, gaps={"conservation": gap}, settings={"rules": rules, "epsilon": epsilon})
+    attribution = Attribution(scores, gaps={"conservation": gap}, settings={"rules": rules, "epsilon": epsilon})
+    return separate_sink(attribution, result.model, result.batch, without_sink=without_sink)
 
 
 def _defaults(model: Model, rules: RuleSet | None, epsilon: float | None) -> tuple[RuleSet, float]:

@@ -33,6 +33,7 @@ CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
     "qwen2_moe": (hf.Qwen2MoeConfig, {**EXPERTS, "shared_expert_intermediate_size": 12, "norm_topk_prob": True}),
     "qwen3_moe": (hf.Qwen3MoeConfig, {**EXPERTS, "norm_topk_prob": True}),
     "olmoe": (hf.OlmoeConfig, {"num_experts": 4, "num_experts_per_tok": 2}),
+    "gpt_oss": (hf.GptOssConfig, {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4}),
     "deepseek_v3": (
         hf.DeepseekV3Config,
         {**DENSE, **LOW_RANK, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
@@ -170,7 +171,7 @@ def test_lrp_of_a_decoder_is_that_of_the_decoder_written_out(family: str, rules:
     assert (ours - slow).abs().max() < 1e-5 * slow.abs().max()
 
 
-@pytest.mark.parametrize("family", [f for f in CONFIGS if f != "qwen2_moe"])  # its queries, keys and values have biases
+@pytest.mark.parametrize("family", [f for f in CONFIGS if f not in ("qwen2_moe", "gpt_oss")])  # those two have biases
 def test_cp_conserves_through_experts(family: str):
     scores, _, gap = explained(language_model(family), rules="cp", epsilon=0.0)
     assert abs(gap) < 1e-5 * scores.abs().max()
@@ -184,7 +185,7 @@ def test_experts_leave_a_decoder_causal_and_its_prefixes_shared(family: str):
 
 
 @pytest.mark.parametrize("rules", ["attnlrp", "cp"])
-@pytest.mark.parametrize("family", ["mixtral"])
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
 def test_every_way_to_multiply_experts_has_the_same_relevance(family: str, rules: str):
     model: Any = language_model(family)
     model.module.float()

@@ -382,7 +382,7 @@ class HuggingFace:
         with exclusive(self), torch.no_grad():
             whole = self(batch, hidden=True)
             parts = self(batch, start=Start(1, whole.hidden[1])).logits
-        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1])
+        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1], self.module.dtype)
 
     def last_attention(self, batch: Batch, start: Start) -> LastQuery | None:
         """The one query of the last layer that is read, with the value vectors of all tokens."""
@@ -413,7 +413,7 @@ class HuggingFace:
             last = self._last_attention(batch, Start(self.layers - 1, whole.hidden[-2]))
             rows, at = torch.arange(len(batch), device=self.device), self.read_from(batch).argmax(1)
             parts = last(whole.attention[-1][rows, :, at][:, :, None])
-        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1])
+        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1], self.module.dtype)
 
     def shares_prefix(self, batch: Batch) -> bool:
         """Whether a changed ending can be run alone, as for decoders that cache all keys and values.
@@ -434,7 +434,7 @@ class HuggingFace:
             rest, starts = batch.take(texts), torch.tensor([1, 2, 1], device=self.device)
             rest = rest.map(lambda tensor: torch.stack([row[s : s + 3] for row, s in zip(tensor, starts, strict=True)]))
             parts = self.resume(self.prefix(batch), texts, starts, rest).logits
-        return agree(parts, whole, whole[0] - whole[1])
+        return agree(parts, whole, whole[0] - whole[1], self.module.dtype)
 
     def prefix(self, batch: Batch) -> Prefix:
         """Run a pass that caches every layer's keys and values."""

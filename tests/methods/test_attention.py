@@ -2,6 +2,7 @@
 
 from functools import cache
 from time import process_time
+from weakref import ReferenceType, ref
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 import salience
-from salience.core.passes import forward, frozen, resolve
+from salience.core.passes import OnePass, forward, frozen, resolve
 from salience.core.target import Target
 from salience.core.types import Attribution, Batch, Model, Site, Targets
 from salience.errors import BadInput, UnsupportedModel
@@ -346,3 +347,34 @@ def test_value_zeroing_needs_attention_that_can_be_edited():
     model = model_of("deberta_v2")
     with pytest.raises(UnsupportedModel, match="cannot be edited"):
         value_zeroing(model, *one(model))
+
+
+@pytest.mark.parametrize("shape", ["bert", "gpt2", "llama_lm"])
+@pytest.mark.parametrize("method", [attention, attention_rollout])
+def test_alone_they_never_hold_the_weights_of_two_layers(shape: str, method: OnePass, monkeypatch: pytest.MonkeyPatch):
+    model = model_of(shape)
+    batch, target = one(model)
+    seen: list[ReferenceType[Tensor]] = []
+    assert method.reduce is not None
+    reduction = method.reduce(model, batch)
+
+    def watched(site: Site, a: Tensor) -> Tensor | None:
+        assert not any(earlier() is not None for earlier in seen)
+        seen.append(ref(a))
+        return reduction(site, a)
+
+    expected = scores(method(model, batch, target))
+    monkeypatch.setattr(method, "reduce", lambda *_, **__: watched)
+    assert torch.equal(scores(method(model, batch, target)), expected)
+    assert len(seen) == model.layers
+
+
+@pytest.mark.parametrize("shape", [*SQUARE, "pooled_bilstm"])
+def test_scores_are_the_same_alone_and_from_a_shared_pass(shape: str):
+    model = model_of(shape)
+    methods = ["attention"] if shape in POOLED else ["attention", "attention_rollout"]
+    together = salience.explain(model, TEXTS, [*methods, "input_x_gradient"])
+    for name in methods:
+        shared = [e.scores for e in together if e.method == name]
+        for alone, scores in zip(salience.explain(model, TEXTS, name), shared, strict=True):
+            assert alone.scores == pytest.approx(scores, abs=1e-6)

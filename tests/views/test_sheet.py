@@ -98,6 +98,8 @@ def test_gaps_are_relative_to_their_reference_value():
     bound = ["error of a score, with 95 % confidence: at most 0.5 % of the strongest"]
     assert notes(made(gaps={"error": 0.01}, method="kernel_shap")) == bound
     assert notes(made(gaps={"fit": 0.125})) == ["the linear fit leaves 12 % of the variance unexplained"]
+    sink = "94 % of all scores, in absolute value, on the first token, the attention sink of decoders"
+    assert notes(made(gaps={"sink": 0.94})) == [sink]
     assert notes(made(gaps={"my_own": 0.125})) == ["my own gap +0.125"]
     assert notes(made(value=0.0)) == ["completeness gap +0.0075"]
 
@@ -105,7 +107,7 @@ def test_gaps_are_relative_to_their_reference_value():
 @pytest.mark.parametrize(("method", "gap", "warned"), [("lrp", 0.2, True), ("lrp", 0.1, False), ("mine", 0.2, False)])
 def test_a_large_conservation_gap_is_explained(method: str, gap: float, warned: bool):
     (line,) = notes(made(method=method, gaps={"conservation": gap}))
-    assert line.endswith(" (absorbed by biases)") == warned
+    assert line.endswith(" (not every step of lrp conserves relevance)") == warned
 
 
 def test_a_truncated_text_is_noted():

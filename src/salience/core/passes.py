@@ -23,7 +23,10 @@ from salience.core.types import (
     Model,
     Output,
     Prefix,
+    ReducesAttention,
+    Reduction,
     SharesPrefix,
+    Site,
     Start,
     Targets,
     Weights,
@@ -72,6 +75,8 @@ class Pass:
     gradient: Tensor | None = None
     hidden_gradient: tuple[Tensor, ...] = ()
     attention_gradient: tuple[Tensor, ...] = ()
+    reduced: bool = False
+    """Whether the attention is what a reduction kept of the weights, instead of the weights themselves."""
 
 
 @contextmanager
@@ -197,6 +202,27 @@ def _expanded(output: Output, rows: int) -> Output:
         tuple(map(expand, output.hidden)),
         tuple(map(expand, output.attention)),
     )
+
+
+def reduce_attention(model: Model, batch: Batch, target: Targets | Sequence[Target], reduction: Reduction) -> Pass:
+    """Run a forward pass that keeps only what the reduction makes of each layer's attention weights.
+
+    Where the model can reduce them as it runs, the weights of all layers are never held at the same time.
+    """
+    if not isinstance(model, ReducesAttention):
+        return reduced(observe(model, batch, target, Needs.ATTENTION), reduction)
+    with exclusive(model), torch.no_grad():
+        output = _finite(model.reduce_attention(batch, reduction), model)
+    rows = _rows(batch, target)
+    output = _expanded(output, len(rows))
+    return Pass(model, rows, _resolved(model, target, output.logits), output, reduced=True)
+
+
+def reduced(result: Pass, reduction: Reduction) -> Pass:
+    """Reduce the attention weights of a pass that holds them all."""
+    kept = (reduction(Site(n), weights) for n, weights in enumerate(result.output.attention, 1))
+    output = replace(result.output, attention=tuple(weights for weights in kept if weights is not None))
+    return replace(result, output=output, reduced=True)
 
 
 def differentiate(
@@ -327,6 +353,9 @@ def _check_finite(logits: Tensor, model: Model | SharesPrefix) -> None:
         )
 
 
+Reduce = Callable[..., Reduction]
+"""(model, batch, settings by keyword) -> what a method needs of each layer's attention weights."""
+
 Settle = Callable[[Model, Mapping[str, Any]], Mapping[str, Any]]
 """(model, settings) -> settings with everything decided that depends only on the model."""
 
@@ -344,8 +373,9 @@ class OnePass:
         needs: Needs,
         settle: Settle | None = None,
         own: Callable[..., Pass] | None = None,
+        reduce: Reduce | None = None,
     ) -> None:
-        self.read, self.needs, self.settle, self.own = read, needs, settle, own
+        self.read, self.needs, self.settle, self.own, self.reduce = read, needs, settle, own, reduce
         self.__name__, self.__doc__, self.__module__ = read.__name__, read.__doc__, read.__module__
         settings = [p for p in signature(read).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
         place = [Parameter(n, Parameter.POSITIONAL_ONLY) for n in ("model", "batch", "target")]
@@ -358,18 +388,31 @@ class OnePass:
         """Run the pass."""
         if self.own is not None:
             return self.own(model, batch, target, **settings)
+        if self.reduce is not None:
+            return reduce_attention(model, batch, target, self.reduce(model, batch, **settings))
         return observe(model, batch, target, self.needs)
+
+    def scores(self, result: Pass, **settings: Any) -> Tensor | Attribution:
+        """Compute the scores from a pass that this method has run or shares with others."""
+        if self.reduce is not None and not result.reduced:
+            result = reduced(result, self.reduce(result.model, result.batch, **settings))
+        return self.read(result, **settings)
 
     def __repr__(self) -> str:
         return f"<method {self.__name__}>"
 
 
 def one_pass(
-    needs: Needs = Needs.NOTHING, *, settle: Settle | None = None, own: Callable[..., Pass] | None = None
+    needs: Needs = Needs.NOTHING,
+    *,
+    settle: Settle | None = None,
+    own: Callable[..., Pass] | None = None,
+    reduce: Reduce | None = None,
 ) -> Callable[[Callable[..., Tensor | Attribution]], OnePass]:
     """Turn a function that computes scores from a :class:`Pass` into a method.
 
     ``settle`` decides what depends only on the model, once for many batches. ``own`` runs the pass if it does not use
-    the model's own derivatives.
+    the model's own derivatives. With ``reduce``, the function gets what is kept of the attention weights, not the
+    weights; a pass that is not shared then never holds those of all layers.
     """
-    return lambda read: OnePass(read, needs, settle, own)
+    return lambda read: OnePass(read, needs, settle, own, reduce)

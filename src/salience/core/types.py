@@ -41,6 +41,9 @@ class Site:
 Edit = Callable[[Site, Tensor], Tensor]
 """Called with a location and its tensor; returns the tensor to continue with. Gradients flow through the result."""
 
+Reduction = Callable[[Site, Tensor], Tensor | None]
+"""Called with a layer and its attention weights; returns what is kept of them, or None if nothing is."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -367,6 +370,15 @@ class Spells(Protocol):
 
     def spell(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each token by itself; empty for special tokens."""
+        ...
+
+
+@runtime_checkable
+class ReducesAttention(Protocol):
+    """A model that can reduce the attention weights of each layer as it runs, so that it never holds those of all."""
+
+    def reduce_attention(self, batch: Batch, reduction: Reduction) -> Output:
+        """Run the model; the attention of the output is what the reduction kept, in the order of the layers."""
         ...
 
 

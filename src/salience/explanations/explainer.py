@@ -172,7 +172,7 @@ def explain_batch(
     """Explain the texts of one batch; returns one list per text. One-pass methods share their pass."""
     shared, readers = _shared(model, batch, methods, target)
     results = [
-        m.method.read(shared, **m.settings)
+        m.method.scores(shared, **m.settings)
         if isinstance(m.method, OnePass) and m in readers
         else m.method(model, batch, shared.target, **m.settings)
         for m in methods
@@ -192,6 +192,8 @@ def _shared(
         if not needs and isinstance(m.method, OnePass) and m.method.own is not None:
             return m.method.see(model, batch, target, **m.settings), [m]
     readers = [m for m in methods if isinstance(m.method, OnePass) and m.method.own is None]
+    if len(readers) == 1:
+        return cast(OnePass, readers[0].method).see(model, batch, target, **readers[0].settings), readers
     return observe(model, batch, target, needs), readers
 
 

@@ -1,6 +1,6 @@
 """Scores of one text for every token of an answer: the passes that each method needs, and no others."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -16,7 +16,7 @@ from salience.core.types import Attribution, Batch, Model, Targets
 from salience.explanations.explainer import Configured
 
 ROOM = 2**29
-"""The bytes of gradients that are kept at once, about; further tokens of the answer get another forward pass."""
+"""The bytes of gradients or weights that are kept at once, about; further tokens of the answer get another pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,35 +35,18 @@ def scored(model: Model, text: Encoded, methods: Sequence[Configured], steps: Se
     """
     batch = model.batch([text])
     targets = _targets(model, batch, steps)
-    shared = [m for m in methods if isinstance(m.method, OnePass) and m.method.own is None]
-    needs = reduce(or_, (m.method.needs for m in shared if isinstance(m.method, OnePass)), Needs.NOTHING)
-    read: dict[int, Attribution] = {}
+    results: dict[int, Attribution] = {}
     values: Tensor | None = None
-
-    def look(own: Sequence[Configured], needs: Needs, see: Callable[[Targets], Pass]) -> None:
-        nonlocal values
-        parts: list[list[Attribution]] = [[] for _ in own]
-        for part in _parts(model, batch, needs, targets):
-            result = see(part)
-            values = result.output.logits[0]
-            for known, m in zip(parts, own, strict=True):
-                known.append(_attribution(m.method.read(result, **m.settings)))  # pyright: ignore[reportFunctionMemberAccess]
-        read.update({id(m): _joined(known) for m, known in zip(own, parts, strict=True)})
-
-    if shared:
-        look(shared, needs, lambda part: observe(model, batch, part, needs))
-    for m in methods:
-        if isinstance(m.method, OnePass) and m.method.own is not None:
-            look([m], Needs.GRADIENT, lambda part, m=m: m.method.see(model, batch, part, **m.settings))  # pyright: ignore
-    if values is None:
-        values = forward(model, batch).logits[0]
-    targets = replace(targets, value=values[list(steps)])
-    if len(read) < len(methods):
-        rows = model.batch([text] * len(steps)).remembering(model)
-        read |= {
-            id(m): _attribution(m.method(model, rows, targets, **m.settings)) for m in methods if id(m) not in read
-        }
-    return Scored(values[list(steps)], tuple(read[id(m)] for m in methods))
+    for group in _groups(methods):
+        parts = [_look(model, batch, part, group) for part in _parts(model, batch, group, targets)]
+        values = parts[0][0]
+        results |= {id(m): _joined([part[1][n] for part in parts]) for n, m in enumerate(group)}
+    values = (forward(model, batch).logits[0] if values is None else values)[list(steps)]
+    if len(results) < len(methods):
+        rows, known = model.batch([text] * len(steps)).remembering(model), replace(targets, value=values)
+        others = [m for m in methods if id(m) not in results]
+        results |= {id(m): _attribution(m.method(model, rows, known, **m.settings)) for m in others}
+    return Scored(values, tuple(results[id(m)] for m in methods))
 
 
 def _targets(model: Model, batch: Batch, steps: Sequence[int]) -> Targets:
@@ -75,16 +58,42 @@ def _targets(model: Model, batch: Batch, steps: Sequence[int]) -> Targets:
     return Targets(labels, None, "logit", "identity", read_from=each[labels])
 
 
-def _parts(model: Model, batch: Batch, needs: Needs, targets: Targets) -> Iterator[Targets]:
-    """As many targets at a time as there is room for their gradients."""
-    size, width = model.words.embedding_dim, batch.width
-    numbers = width * size
+def _groups(methods: Sequence[Configured]) -> list[list[Configured]]:
+    """The methods that need one pass, those together that share it."""
+    one_pass = [m for m in methods if isinstance(m.method, OnePass)]
+    alone = [m for m in one_pass if m.method.own is not None]  # pyright: ignore[reportFunctionMemberAccess]
+    shared = [m for m in one_pass if m not in alone]
+    return [*([shared] if shared else []), *([m] for m in alone)]
+
+
+def _look(
+    model: Model, batch: Batch, targets: Targets, group: Sequence[Configured]
+) -> tuple[Float[Tensor, " c"], list[Attribution]]:
+    """f of all labels, and the scores of every method, from one pass."""
+    first: Any = group[0].method
+    if len(group) == 1:
+        result: Pass = first.see(model, batch, targets, **group[0].settings)
+    else:
+        result = observe(model, batch, targets, _needs(group))
+    scores: list[Any] = [m.method.scores(result, **m.settings) for m in group]  # pyright: ignore[reportFunctionMemberAccess]
+    return result.output.logits[0], [_attribution(one) for one in scores]
+
+
+def _needs(group: Sequence[Configured]) -> Needs:
+    return reduce(or_, (m.method.needs for m in group))  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _parts(model: Model, batch: Batch, group: Sequence[Configured], targets: Targets) -> Iterator[Targets]:
+    """As many targets at a time as there is room for their gradients, or for the weights that they read."""
+    needs, width = _needs(group), batch.width
+    numbers = width * model.words.embedding_dim
     if Needs.HIDDEN in needs:
         numbers *= 1 + model.layers
     if Needs.ATTENTION_GRADIENT in needs:
-        heads = int(getattr(model.module.config, "num_attention_heads", 1))  # pyright: ignore
-        numbers += model.layers * heads * width**2
-    count = max(1, ROOM // (4 * numbers)) if needs else len(targets)
+        numbers += model.layers * int(getattr(model.module.config, "num_attention_heads", 1)) * width**2  # pyright: ignore
+    elif Needs.ATTENTION in needs:
+        numbers += width**2
+    count = max(1, ROOM // (4 * numbers))
     for start in range(0, len(targets), count):
         yield targets.take(slice(start, start + count))
 
@@ -94,19 +103,13 @@ def _attribution(result: Tensor | Attribution) -> Attribution:
 
 
 def _joined(parts: Sequence[Attribution]) -> Attribution:
+    """The rows of several attributions by one method, in order."""
+    first = parts[0]
     if len(parts) == 1:
-        return parts[0]
-
-    def settings(part: Attribution) -> Mapping[str, Any]:
-        return part.settings
-
-    names = settings(parts[0])
-    return Attribution(
-        torch.cat([p.scores for p in parts]),
-        {name: torch.cat([p.gaps[name] for p in parts]) for name in parts[0].gaps},
-        {
-            name: torch.cat([settings(p)[name] for p in parts]) if isinstance(value, Tensor) else value
-            for name, value in names.items()
-        },
-        parts[0].signed,
-    )
+        return first
+    settings = {
+        name: torch.cat([p.settings[name] for p in parts]) if isinstance(value, Tensor) else value  # pyright: ignore
+        for name, value in first.settings.items()
+    }
+    gaps = {name: torch.cat([p.gaps[name] for p in parts]) for name in first.gaps}
+    return Attribution(torch.cat([p.scores for p in parts]), gaps, settings, first.signed)

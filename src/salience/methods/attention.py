@@ -11,8 +11,9 @@ from torch import Tensor
 
 from salience.core.passes import Needs, Pass, one_pass
 from salience.core.rows import distinct_texts
-from salience.core.types import Attribution, Batch, Block, Model, Replays, Site, Targets
+from salience.core.types import Attribution, Batch, Block, Model, Reduction, Replays, Site, Targets
 from salience.errors import BadInput, UnsupportedModel, choose
+from salience.methods.sinks import separate_sink
 
 Layer = int | Literal["all"] | None
 """A layer number, counted from the end if negative. ``"all"`` is for ``explain``: one explanation per layer."""
@@ -26,33 +27,61 @@ UNIT = 2**30
 """Flow capacities are rounded to multiples of 1 / UNIT, the largest power of two that fits 32-bit integers."""
 
 
-@one_pass(Needs.ATTENTION)
-def attention(result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto") -> Attribution:
+def _layer_of(model: Model, _: Batch, /, *, layer: Layer = None, heads: Heads = "mean", **__: object) -> Reduction:
+    """Keep one layer, with its heads combined."""
+    number = layer_number(layer, model, of=model.layers)
+
+    def reduction(site: Site, a: Float[Tensor, "b h q t"]) -> Float[Tensor, "b 1 q t"] | None:
+        return _merged(a, heads)[:, None] if site.layer == number else None
+
+    return reduction
+
+
+def _mixed_with_residual(model: Model, batch: Batch, /, **_: object) -> Reduction:
+    """Keep the mean over heads, mixed with the residual."""
+
+    def reduction(_: Site, a: Float[Tensor, "b h q t"]) -> Float[Tensor, "b 1 q t"]:
+        if model.single_query:
+            raise UnsupportedModel(_one_query(model, "attention_rollout"))
+        return _with_residual(a, model, batch)[:, None]
+
+    return reduction
+
+
+@one_pass(Needs.ATTENTION, reduce=_layer_of)
+def attention(
+    result: Pass, *, layer: Layer = None, heads: Heads = "mean", row: QueryRow = "auto", without_sink: bool = False
+) -> Attribution:
     """The attention weight of each token at the position the classifier reads: a_i, averaged over heads.
 
-    The last layer is used unless ``layer`` names another one.
+    The last layer is used unless ``layer`` names another one. ``without_sink`` sets the score of the first token to 0,
+    on which decoders rest much of their attention.
 
     Paper: Bahdanau et al. 2015, arXiv:1409.0473; whether it is an explanation: Jain & Wallace 2019, arXiv:1902.10186
     Cost: 1 forward
     Needs: attention weights
     """
     number = layer_number(layer, result.model, of=result.model.layers)
-    a = _merged(result.output.attention[number - 1], heads)
-    return Attribution(
-        _read(a, result.model, result.batch, row, result.target), settings={"layer": number}, signed=False
-    )
+    scores = _read(result.output.attention[0][:, 0], result.model, result.batch, row, result.target)
+    attribution = Attribution(scores, settings={"layer": number}, signed=False)
+    return separate_sink(attribution, result.model, result.batch, without_sink=without_sink)
 
 
-@one_pass(Needs.ATTENTION)
-def attention_rollout(result: Pass, *, row: QueryRow = "auto") -> Attribution:
+@one_pass(Needs.ATTENTION, reduce=_mixed_with_residual)
+def attention_rollout(result: Pass, *, row: QueryRow = "auto", without_sink: bool = False) -> Attribution:
     """Attention multiplied through all layers, with half of each step through the residual: Π_l (½ A_l + ½ I).
+
+    ``without_sink`` sets the score of a decoder's first token to 0.
 
     Paper: Abnar & Zuidema 2020, arXiv:2005.00928, section 3
     Cost: 1 forward
     Needs: attention weights from every token to every token
     """
-    steps = [_with_residual(a, result.model, result.batch) for a in _token_to_token(result, "attention_rollout")]
-    return Attribution(_read(_product(steps), result.model, result.batch, row, result.target), signed=False)
+    scores = readout(result.model, result.batch, row, result.target)
+    for step in reversed(result.output.attention):  # a row times a matrix costs much less than a matrix times a matrix
+        scores = (scores[..., None] * step[:, 0]).sum(1)  # sum() rounds less than a product does
+    attribution = Attribution(scores, signed=False)
+    return separate_sink(attribution, result.model, result.batch, without_sink=without_sink)
 
 
 @one_pass(Needs.ATTENTION)
@@ -106,12 +135,20 @@ def attention_relevance(result: Pass, *, row: QueryRow = "auto") -> Attribution:
 
 
 def value_zeroing(
-    model: Model, batch: Batch, target: Targets, /, *, layer: Layer = None, row: QueryRow = "auto"
+    model: Model,
+    batch: Batch,
+    target: Targets,
+    /,
+    *,
+    layer: Layer = None,
+    row: QueryRow = "auto",
+    without_sink: bool = False,
 ) -> Attribution:
     """How much each token's value vector changes the others: C_ij = 1 − cos(x_i, x_i without value j), over all layers.
 
     Each layer is run again on its own inputs with one value vector set to zero. Rows of C are normalised, and the C of
-    all layers are multiplied; with ``layer`` only that layer's C is used.
+    all layers are multiplied; with ``layer`` only that layer's C is used. ``without_sink`` sets the score of a
+    decoder's first token to 0.
 
     Paper: Mohebbi et al. 2023, arXiv:2301.12971, section 3
     Cost: 1 forward, plus 1 per token
@@ -128,7 +165,8 @@ def value_zeroing(
     texts, same = distinct_texts(batch)
     with model.replay(texts) as blocks:
         changes = [_changes(block, model, texts) for block in blocks[chosen]]
-    return Attribution(_read(_product(changes)[same], model, batch, row, target), signed=False)
+    attribution = Attribution(_read(_product(changes)[same], model, batch, row, target), signed=False)
+    return separate_sink(attribution, model, batch, without_sink=without_sink)
 
 
 def layer_number(layer: Layer, model: Model, *, of: int, first: int = 1) -> int:

@@ -1,6 +1,6 @@
 """Methods that propagate the prediction backwards through the model by rules other than derivatives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -20,11 +20,12 @@ from salience.methods import rules as op
 from salience.methods.gradient import dot
 from salience.methods.recurrent import stepwise
 from salience.methods.rules import apply_rules, damped, scaled, share, sloped, variables
+from salience.methods.sinks import separate_sink
 
 RuleSet = Literal["attnlrp", "cp", "conservative"]
 RULE_SETS = get_args(RuleSet)
-ROUTERS = ("Experts", "SparseMoeBlock", "TopKRouter")
-"""Suffixes of the transformers modules that route tokens to different experts."""
+EXPERTS = ("Experts", "SparseMoeBlock", "Router")
+"""Suffixes of the transformers modules that send tokens to different experts."""
 _NEGLIGIBLE = 1e-6
 _WRITTEN_OUT = Needs.GRADIENT | Needs.WRITTEN_OUT
 
@@ -38,11 +39,13 @@ def _by_rules(
     rules: RuleSet | None = None,
     epsilon: NotNegative | None = None,
     gamma: NotNegative = 0.0,
+    **_: object,
 ) -> Pass:
     """Run a pass whose derivatives follow the rules."""
     rules, epsilon = _defaults(model, rules, epsilon)
+    table = relevance(rules, epsilon, gamma)
     within = apply_rules(
-        model.module, relevance(rules, epsilon, gamma), None if rules == "conservative" else _identity_of
+        model.module, table, _WHOLE.get(rules), router=None if rules == "attnlrp" else lambda weights: weights.detach()
     )
     needs = Needs.GRADIENT | (Needs.FOLLOWED if fuses(rules, epsilon) else Needs.WRITTEN_OUT)
     return differentiate(model, batch, target, needs=needs, within=within)
@@ -55,13 +58,16 @@ def lrp(
     rules: RuleSet | None = None,
     epsilon: NotNegative | None = None,
     gamma: NotNegative = 0.0,
+    without_sink: bool = False,
 ) -> Attribution:
     """Layer-wise relevance propagation: the explained number is distributed backwards, layer by layer.
 
     Linear layers use R_i = Σ_j x_i w_ij / (z_j + ε sign z_j) R_j. In LSTMs all relevance goes to the signal and none to
-    the gates. ``rules`` selects the rules for the rest of a transformer: ``attnlrp``, ``cp`` (the same with attention
-    held constant) or ``conservative`` (gradient × input with attention and the norms' standard deviations held
-    constant).
+    the gates. ``rules`` selects the rules for the rest of a transformer: ``attnlrp``, ``cp`` (the same with attention,
+    gates and the weights of experts held constant) or ``conservative`` (gradient × input with attention, the weights of
+    experts and the norms' standard deviations held constant).
+
+    ``without_sink`` sets the score of a decoder's first token to 0.
 
     Paper: Bach et al. 2015, 10.1371/journal.pone.0130140; LSTM: Arras et al. 2017, arXiv:1706.07206; transformers:
     Ali et al. 2022, arXiv:2202.07304, Achtibat et al. 2024, arXiv:2402.05602
@@ -72,7 +78,8 @@ def lrp(
     scores = dot(result.gradient, result.output.embeddings) * result.batch.mask
     gap = scores.sum(1) - _initial_relevance(result.target, result.output.logits)
     rules, epsilon = _defaults(result.model, rules, epsilon)
-    return Attribution(scores, gaps={"conservation": gap}, settings={"rules": rules, "epsilon": epsilon})
+    attribution = Attribution(scores, gaps={"conservation": gap}, settings={"rules": rules, "epsilon": epsilon})
+    return separate_sink(attribution, result.model, result.batch, without_sink=without_sink)
 
 
 def _defaults(model: Model, rules: RuleSet | None, epsilon: float | None) -> tuple[RuleSet, float]:
@@ -116,12 +123,16 @@ def relevance(rules: str, epsilon: float, gamma: float) -> op.RuleTable:
         table |= {f: partial(_power, op.without_rule(f)) for f in op.POWERS}
     if rules != "attnlrp":
         table |= {f: partial(_constant, f) for f in op.SOFTMAX}
-    table |= {f: partial(_matmul, f, epsilon, rules) for f in op.MATMUL}
+    table |= {f: partial(_matmul, f, epsilon, rules) for f in (*op.MATMUL, *op.GROUPED)}
     if fuses(rules, epsilon):
         table[fn.scaled_dot_product_attention] = partial(_attention, rules=rules, epsilon=epsilon)
     if rules != "conservative":
         table |= {f: partial(_times, f) for f in op.TIMES}
         table |= {f: partial(_activation, f) for f in op.ACTIVATIONS}
+    if rules == "cp":
+        table |= {f: partial(_gated, f) for f in op.TIMES}
+        table |= {f: partial(_gate, f) for f in op.SIGMOIDS}
+        table |= {f: partial(_gate, partial(_activation, f)) for f in op.ACTIVATIONS}
     return table
 
 
@@ -145,9 +156,9 @@ def _with_sign(sign: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
     return fn.linear(x.relu(), same, own_bias) + fn.linear(-(-x).relu(), other)
 
 
-def _matmul(function: Callable[..., Tensor], epsilon: float, rules: str, *operands: Any) -> Tensor:
+def _matmul(function: Callable[..., Tensor], epsilon: float, rules: str, *operands: Any, **options: Any) -> Tensor:
     """The ε-rule, with half of the relevance to each operand if both depend on the input (AttnLRP, eq. 15)."""
-    z = function(*operands)
+    z = function(*operands, **options)
     parts = 1 if rules == "conservative" else max(1, variables(*operands))
     return sloped(z, z, share(z, z, epsilon).div_(parts))
 
@@ -185,6 +196,17 @@ def _times(function: Callable[..., Tensor], a: Any, b: Any) -> Tensor:
     return scaled(z, 1 / 2) if both else z
 
 
+def _gated(function: Callable[..., Tensor], a: Any, b: Any) -> Tensor:
+    """A product with a gate, the output of an activation: all relevance to the other factor (CP-LRP)."""
+    if variables(a, b) < 2 or op.is_gate(a) == op.is_gate(b):
+        return _times(function, a, b)
+    return function(a.detach(), b) if op.is_gate(a) else function(a, b.detach())
+
+
+def _gate(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    return op.mark_gate(function(*args, **kwargs))
+
+
 def _by_constant(function: Callable[..., Tensor], a: Any, b: Any, **options: Any) -> Tensor:
     """A quotient, or a product in place, conserves relevance only if its second operand is constant."""
     return (op.without_rule(function) if variables(b) else function)(a, b, **options)
@@ -198,6 +220,14 @@ def _activation(function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs
 
 def _identity_of(_: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
     return _identity(x, y)
+
+
+def _gate_of(_: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    return op.mark_gate(_identity(x, y))
+
+
+_WHOLE: Mapping[str, op.ActivationRule] = {"attnlrp": _identity_of, "cp": _gate_of}
+"""The rule for whole activations, by the name of the rules."""
 
 
 def _identity(x: Tensor, y: Tensor) -> Tensor:
@@ -252,7 +282,7 @@ def deep_lift(model: Model, batch: Batch, target: Targets, /, *, baseline: Repla
     Cost: 1 forward, 1 backward, each on twice the rows
     Needs: an embedding layer; attention that can be computed step by step; no mixture of experts
     """
-    if any(type(part).__name__.endswith(ROUTERS) for part in model.module.modules()):
+    if any(type(part).__name__.endswith(EXPERTS) for part in model.module.modules()):
         raise UnsupportedModel(_not_paired(f"{model.name} sends tokens to different experts"))
     baseline = baseline or usual(model)
     x, b = model.embed(batch), replaced(model, batch, batch.content, baseline)

@@ -29,8 +29,9 @@ ACTIVATIONS = (
 )  # fmt: skip
 """Elementwise functions with f(0) = 0."""
 
+SIGMOIDS = (torch.sigmoid, Tensor.sigmoid, fn.sigmoid)
 SQUASHED = (
-    torch.sigmoid, Tensor.sigmoid, fn.sigmoid, fn.logsigmoid, fn.softplus, torch.erf, Tensor.erf, torch.exp, Tensor.exp,
+    *SIGMOIDS, fn.logsigmoid, fn.softplus, torch.erf, Tensor.erf, torch.exp, Tensor.exp,
 )  # fmt: skip
 """Other elementwise functions. Most have f(0) ≠ 0; erf occurs in activations that are written out."""
 
@@ -65,6 +66,14 @@ UNRULED = _named(
 ) | {Tensor.__rtruediv__, Tensor.__rpow__}
 """Functions that no rule conserves relevance through. As parts of a written-out activation they are replaced."""
 
+GROUPED = _named("grouped_mm _grouped_mm")
+"""Products with one matrix for every group of rows, as for experts. The second name is what the first calls."""
+
+ROUTERS = ("Router", "TopKGating", "MoEV1Gate")
+"""Suffixes of the transformers modules that compute how much each expert counts for a token."""
+ROUTING = UNRULED | {*DIVIDED, *IN_PLACE}
+"""Functions that keep their derivative inside a router, like softmax: normalised weights do not conserve relevance."""
+
 CASTS = (Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type_as)
 ELEMENTWISE = (
     _named("add sub subtract neg exp expm1 erf square clamp sigmoid log1p softplus maximum minimum")
@@ -93,14 +102,18 @@ class Rules(TorchFunctionMode):
         super().__init__()
         self.table = {**{f: _unsupported(f) for f in FUSED}, **table}
         self.whole = whole
+        self.routing = False
+        """Whether a router is running."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        y = self.table.get(func, func)(*args, **kwargs)
+        rule = func if self.routing and func in ROUTING else self.table.get(func, func)
+        y = rule(*args, **kwargs)
         if _in_place(func):
-            vars(args[0]).pop("elementwise", None)  # it is another function now
+            for record in ("elementwise", "gate"):  # it is another function now
+                vars(args[0]).pop(record, None)
             return y
         if self.whole is None or func not in ELEMENTWISE or not y.requires_grad or variables(*kwargs.values()):
             return y
@@ -171,18 +184,58 @@ def _unsupported(function: Callable[..., Any]) -> Callable[..., Any]:
     return unsupported
 
 
+RouterRule = Callable[[Tensor], Tensor]
+"""A router's output -> the output with the rule's derivative."""
+
+
 @contextmanager
-def apply_rules(module: nn.Module, table: RuleTable, whole: ActivationRule | None) -> Generator[None]:
-    """Apply the rules to the module's functions, and ``whole`` to each activation module, inside the block."""
+def apply_rules(
+    module: nn.Module, table: RuleTable, whole: ActivationRule | None, router: RouterRule | None = None
+) -> Generator[None]:
+    """Apply the rules to the module's functions inside the block.
+
+    ``whole`` is the rule of each activation module, and ``router`` that of every tensor that a router returns.
+    """
+    rules = Rules(table, whole)
     handles: list[torch.utils.hooks.RemovableHandle] = []
     try:
         if whole is not None:
             handles += [part.register_forward_hook(_activation_hook(whole)) for part in composed_activations(module)]
-        with Rules(table, whole):
+        for part in routers(module):
+            handles.append(part.register_forward_pre_hook(lambda *_: setattr(rules, "routing", True)))
+            handles.append(part.register_forward_hook(_router_hook(rules, router)))
+        with rules:
             yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def routers(module: nn.Module) -> list[nn.Module]:
+    """Return the modules that compute the weights of experts."""
+    return [part for part in module.modules() if type(part).__name__.endswith(ROUTERS)]
+
+
+def _router_hook(rules: Rules, router: RouterRule | None) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
+    def leaving(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+        rules.routing = False
+        if router is None:
+            return output
+        if isinstance(output, Tensor):
+            return router(output)
+        return type(output)(router(o) if isinstance(o, Tensor) else o for o in output)
+
+    return leaving
+
+
+def mark_gate(y: Tensor) -> Tensor:
+    """Record that ``y`` is the output of an activation, so that a product with it is recognised as gated."""
+    vars(y)["gate"] = True
+    return y
+
+
+def is_gate(x: object) -> bool:
+    return isinstance(x, Tensor) and "gate" in vars(x)
 
 
 def composed_activations(module: nn.Module) -> list[nn.Module]:

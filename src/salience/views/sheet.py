@@ -249,12 +249,14 @@ def _gap(name: str, gap: float, e: Explanation) -> str:
     if name in SUMS and e.value:
         kept = e.method == "lrp" and name == "conservation" and abs(gap / e.value) > KEPT
         text = f"{name} gap {_percent(gap / e.value)} of the explained number ({gap:+.3g})"
-        return f"{text} (absorbed by biases)" if kept else text
+        return f"{text} (not every step of lrp conserves relevance)" if kept else text
     # Runs of earlier versions store the estimate of integrated_gradients as "error".
     if strongest and (name == "typical_error" or (name, e.method) == ("error", "integrated_gradients")):
         return f"typical error of a score, not a bound: {_percent(gap / strongest)} of the strongest"
     if name == "error" and strongest:
         return f"error of a score, with 95 % confidence: at most {_percent(gap / strongest)} of the strongest"
+    if name == "sink":
+        return f"{_percent(gap)} of all scores, in absolute value, on the first token, the attention sink of decoders"
     if name == "fit":
         return f"the linear fit leaves {_percent(gap)} of the variance unexplained"
     return f"{visible(name.replace('_', ' '), keep='')} gap {gap:+.3g}"

@@ -18,7 +18,19 @@ from salience.core.passes import exclusive
 from salience.core.prompts import Prompt
 from salience.core.settings import LARGEST
 from salience.core.text import Encoded, Text
-from salience.core.types import Batch, Block, Edit, EmbeddingEdit, Link, Output, Prefix, Reads, Start, Weights
+from salience.core.types import (
+    Batch,
+    Block,
+    Edit,
+    EmbeddingEdit,
+    Link,
+    Output,
+    Prefix,
+    Reads,
+    Reduction,
+    Start,
+    Weights,
+)
 from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
 from salience.models.huggingface.answering import Answer, Answering
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
@@ -325,7 +337,7 @@ class HuggingFace:
             options: dict[str, Any] = {}
             if attention is not None or edit_attention is not None:
                 options = stack.enter_context(self._watched(watch))
-            output = self.network(batch, options, self.call, start, tail=1 if answer is None else len(answer))
+            output = self.network(batch, options, self.call, start, tail=_tail(answer))
         weights = self._weights(watch, output)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: only {len(states) - 1} of {self.layers} layers can be read")
@@ -413,11 +425,19 @@ class HuggingFace:
             return tuple(watch.weights)
         attentions = tuple(getattr(output, "attentions", None) or ())
         if watch.edit is None and len(attentions) == self.layers and all(w is not None for w in attentions):
-            return attentions
+            return tuple(kept for n, w in enumerate(attentions, 1) for kept in watch.kept(n, w))
         raise UnsupportedModel(
             f"only {watch.calls} of {self.layers} attention layers of {self.name} can be read or edited, so scores "
             "would be wrong"
         )
+
+    def reduce_attention(self, batch: Batch, reduction: Reduction, answer: Answer | None = None) -> Output:
+        """Run the batch, and keep only what the reduction makes of each layer's weights."""
+        self._check_states(hidden=False, attention=True)
+        watch, e = Watch(wanted="read", reduction=reduction), self.words(batch.ids)
+        with self._entering(e), self._watched(watch) as options:
+            output = self.network(batch, options, self.call, tail=_tail(answer))
+        return Output(self._read(output.logits, batch, answer), e, (), self._weights(watch, output))
 
     def can_start(self) -> bool:
         """Whether the layers above given states can run alone."""
@@ -432,7 +452,7 @@ class HuggingFace:
         with exclusive(self), torch.no_grad():
             whole = self(batch, hidden=True)
             parts = self(batch, start=Start(1, whole.hidden[1])).logits
-        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1])
+        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1], self.module.dtype)
 
     def last_attention(self, batch: Batch, start: Start) -> LastQuery | None:
         """The one query of the last layer that is read, with the value vectors of all tokens."""
@@ -463,7 +483,7 @@ class HuggingFace:
             last = self._last_attention(batch, Start(self.layers - 1, whole.hidden[-2]))
             rows, at = torch.arange(len(batch), device=self.device), self.read_from(batch).argmax(1)
             parts = last(whole.attention[-1][rows, :, at][:, :, None])
-        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1])
+        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1], self.module.dtype)
 
     def shares_prefix(self, batch: Batch) -> bool:
         """Whether a changed ending can be run alone, as for decoders that cache all keys and values.
@@ -484,7 +504,7 @@ class HuggingFace:
             rest, starts = batch.take(texts), torch.tensor([1, 2, 1], device=self.device)
             rest = rest.map(lambda tensor: torch.stack([row[s : s + 3] for row, s in zip(tensor, starts, strict=True)]))
             parts = self.resume(self.prefix(batch), texts, starts, rest).logits
-        return agree(parts, whole, whole[0] - whole[1])
+        return agree(parts, whole, whole[0] - whole[1], self.module.dtype)
 
     @property
     def tail(self) -> int:
@@ -493,9 +513,8 @@ class HuggingFace:
     def prefix(self, batch: Batch, answer: Answer | None = None) -> Prefix:
         """Run a pass that caches every layer's keys and values."""
         cache = DynamicCache(config=self.network.config)
-        tail = 1 if answer is None else len(answer)
         with self._entering(self.words(batch.ids)):
-            output = self.network(batch, {"past_key_values": cache, "use_cache": True}, tail=tail)
+            output = self.network(batch, {"past_key_values": cache, "use_cache": True}, tail=_tail(answer))
         return prefix_of(cache, self._read(output.logits, batch, answer))
 
     def resume(
@@ -517,5 +536,10 @@ class HuggingFace:
         }
         e = self.words(rest.ids) if embeddings is None else embeddings
         with self._entering(e):
-            output = self.network(rest, options, tail=1 if answer is None else len(answer))
+            output = self.network(rest, options, tail=_tail(answer))
         return Output(self._read(output.logits, rest, answer), e)
+
+
+def _tail(answer: Answer | None) -> int:
+    """The number of tokens at the end of a text whose logits are read."""
+    return 1 if answer is None else len(answer)

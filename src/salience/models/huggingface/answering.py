@@ -27,6 +27,7 @@ from salience.core.types import (
     Output,
     Prefix,
     Reads,
+    Reduction,
     Start,
     Weights,
 )  # fmt: skip
@@ -119,6 +120,9 @@ class Answering:
         order = batch.mask.cumsum(1)
         read = batch.mask & (order > order[:, -1:] - len(self.answer))
         return read / read.sum(1, keepdim=True)
+
+    def reduce_attention(self, batch: Batch, reduction: Reduction) -> Output:
+        return self.model.reduce_attention(batch, reduction, self.answer)
 
     # ------------------------------------------------------------------------------------------------ shared prefixes
 

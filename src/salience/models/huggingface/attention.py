@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from salience.core.types import Edit, Site, Weights
+from salience.core.types import Edit, Reduction, Site, Weights
 from salience.errors import UnsupportedModel
 
 KERNEL = "salience"
@@ -27,6 +27,8 @@ class Watch:
 
     edit: Edit | None = None
     wanted: Weights | None = None
+    reduction: Reduction | None = None
+    """What is kept of the weights; all, if None."""
     calls: int = 0
     weights: list[Tensor] = field(default_factory=list[Tensor])
     value: Tensor | None = None
@@ -36,10 +38,15 @@ class Watch:
         # Layers are numbered by their calls: ALBERT and DistilBERT do not pass a layer index.
         if self.edit is not None:
             weights = self.edit(Site(self.calls + 1), weights)
-        if self.wanted is not None:
-            self.weights.append(weights)
         self.calls += 1
+        if self.wanted is not None:
+            self.weights += self.kept(self.calls, weights)
         return weights
+
+    def kept(self, layer: int, weights: Tensor) -> list[Tensor]:
+        """What is kept of a layer's weights: one tensor or none."""
+        reduced = weights if self.reduction is None else self.reduction(Site(layer), weights)
+        return [] if reduced is None else [reduced]
 
     @property
     def only_read(self) -> bool:
@@ -64,15 +71,18 @@ def attend(
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     salience: Watch | Given | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention computed step by step, so that its weights can be read, edited and differentiated."""
+    """Softmax attention computed step by step, so that its weights can be read, edited and differentiated.
+
+    ``s_aux`` is one more score per head, without a token of its own (GPT-OSS): rows of weights then sum to less than 1.
+    """
     if isinstance(salience, Given):
         return (salience.weights @ salience.value).transpose(1, 2).contiguous(), salience.weights
-    for name in ("s_aux", "position_bias"):
-        if others.get(name) is not None:
-            raise UnsupportedModel(f"attention with {name} is not supported")
+    if others.get("position_bias") is not None:
+        raise UnsupportedModel("attention with position_bias is not supported")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -81,25 +91,31 @@ def attend(
     mask = None if attention_mask is None else attention_mask[..., : key.shape[-2]]
     # Scaling the query is cheaper than scaling the scores, of which there is one per pair of positions.
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if salience is not None and salience.only_read and softcap is None:
+    if salience is not None and salience.only_read and softcap is None and s_aux is None:
         with torch.no_grad():
             weights = salience(_weights(query, key, mask))
         output = nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=1.0)
         return output.transpose(1, 2).contiguous(), weights
-    weights = _weights(query, key, mask, softcap)
+    weights = _weights(query, key, mask, softcap, s_aux)
     if salience is not None:
         weights = salience(weights)
     dropped = nn.functional.dropout(weights, dropout, module.training)
     return (dropped @ value).transpose(1, 2).contiguous(), weights
 
 
-def _weights(query: Tensor, key: Tensor, mask: Tensor | None, softcap: float | None = None) -> Tensor:
+def _weights(
+    query: Tensor, key: Tensor, mask: Tensor | None, softcap: float | None = None, s_aux: Tensor | None = None
+) -> Tensor:
     scores = query @ key.transpose(2, 3)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
     if mask is not None:
         scores += mask
-    return scores.softmax(-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    if s_aux is None:
+        return scores.softmax(-1, dtype=wide).to(query.dtype)
+    sink = s_aux.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sink], -1).softmax(-1, dtype=wide)[..., :-1].to(query.dtype)
 
 
 AttentionInterface.register(KERNEL, attend)

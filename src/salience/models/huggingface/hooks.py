@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -81,6 +82,38 @@ def hidden_states(module: PreTrainedModel, edit: Edit | None) -> Generator[list[
     finally:
         for handle in handles:
             handle.remove()
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@contextmanager
+def wide_logits(module: PreTrainedModel) -> Generator[None]:
+    """Compute the output layer of a model in half precision in float32.
+
+    Logits of 20 are 0.125 apart in bfloat16, which hides what most tokens change. Soft caps that follow the layer run
+    in float32 too.
+    """
+    layer = output_layer(module)
+    if layer is None or layer.weight.dtype not in HALF:
+        yield
+        return
+
+    def widen(_: nn.Module, args: tuple[Any, ...], __: Tensor) -> Tensor:
+        bias = None if layer.bias is None else layer.bias.float()
+        return nn.functional.linear(args[0].float(), layer.weight.float(), bias)
+
+    handle = layer.register_forward_hook(widen)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def output_layer(module: PreTrainedModel) -> nn.Linear | None:
+    """Return the linear layer that computes the logits; None if they are computed in another way."""
+    named = (getattr(module, name, None) for name in ("score", "classifier"))
+    return next((p for p in (module.get_output_embeddings(), *named) if type(p) is nn.Linear), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,13 @@ from salience.core.executor import Executor, fitting_budget
 from salience.core.passes import frozen
 from salience.core.types import Batch, Reads, Start
 from salience.errors import UnsupportedModel
-from salience.models.huggingface.hooks import hidden_states, no_hooks_left, replaced_embeddings, starting_from
+from salience.models.huggingface.hooks import (
+    hidden_states,
+    no_hooks_left,
+    replaced_embeddings,
+    starting_from,
+    wide_logits,
+)
 from salience.models.huggingface.prefix import keeps_everything
 
 QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
@@ -111,10 +117,11 @@ class Network:
         module, pad = (call or self.module, self.pad) if self._has_padding(batch) else self._with_padding(batch)
         if start is not None:
             module = starting_from(module, start)
-        return module(
-            input_ids=batch.ids.masked_fill(~batch.mask, pad or 0),
-            **{"attention_mask": batch.mask.long(), **self._extras(batch, tail), **options},
-        )
+        with wide_logits(self.module):
+            return module(
+                input_ids=batch.ids.masked_fill(~batch.mask, pad or 0),
+                **{"attention_mask": batch.mask.long(), **self._extras(batch, tail), **options},
+            )
 
     def _has_padding(self, batch: Batch) -> bool:
         return self.pad is not None or len(batch) == 1
@@ -203,7 +210,7 @@ class Network:
         batch = self.trial()
         with self._trial_mode():
             padded, alone = (self.logits(self(b, {}).logits, b) for b in (batch, batch.take(slice(1, 2)).cut(slice(3))))
-        return agree(padded[1:], alone, padded[:1] - alone)
+        return agree(padded[1:], alone, padded[:1] - alone, self.module.dtype)
 
     @cached_property
     def shows_hidden(self) -> bool:
@@ -222,7 +229,7 @@ class Network:
         batch = self.trial()
         with self._trial_mode(), no_hooks_left(self.module):
             plain, with_weights = (self.logits(self(batch, o).logits, batch) for o in ({}, {"output_attentions": True}))
-        return agree(with_weights, plain, plain[0] - plain[1])
+        return agree(with_weights, plain, plain[0] - plain[1], self.module.dtype)
 
     @cached_property
     def reads(self) -> Reads:
@@ -259,10 +266,11 @@ def _random_slope(y: Tensor, x: Tensor) -> Tensor:
     return torch.autograd.grad(y, x, direction, allow_unused=True, materialize_grads=True)[0]
 
 
-def agree(a: Tensor, b: Tensor, scale: Tensor) -> bool:
+def agree(a: Tensor, b: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> bool:
     """Whether two results differ by much less than ``scale``, or by rounding only.
 
-    The scale is what another text changes: logits that are nearly the same for all texts always look alike.
+    The scale is what another text changes: logits that are nearly the same for all texts always look alike. ``dtype``
+    is what they were computed in, if it is not their own.
     """
-    rounding = min(0.15, 100 * torch.finfo(a.dtype).eps) * b.abs().max()
+    rounding = min(0.15, 100 * torch.finfo(dtype or a.dtype).eps) * b.abs().max()
     return bool((a - b).abs().max() <= torch.maximum(1e-4 * scale.abs().max(), rounding))

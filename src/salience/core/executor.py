@@ -187,8 +187,12 @@ def _fitting(held: Sequence[int], most: int) -> int:
 
 def fitting_budget(bytes_per_token: int, device: torch.device) -> int:
     """Return how many tokens one pass should hold: the fastest size, or what fits half of the free memory."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    return max(1, min(FASTEST.get(device.type, FASTEST_ELSEWHERE), free // 2 // bytes_per_token))
+    return max(1, min(FASTEST.get(device.type, FASTEST_ELSEWHERE), free_memory(device) // 2 // bytes_per_token))
+
+
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes are free on a device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from inspect import Parameter, signature
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,8 @@ from salience.core.target import Target
 from salience.core.types import (
     Attribution,
     Batch,
+    Chain,
+    Chains,
     Edit,
     LastAttention,
     Model,
@@ -56,6 +58,10 @@ class Needs(Flag):
     """Attention by torch functions that rules can replace, such as scaled_dot_product_attention."""
 
 
+Within = Callable[[], AbstractContextManager[object]]
+"""Returns a context that the model runs in."""
+
+_BY_BLOCK = (Needs.GRADIENT, Needs.GRADIENT | Needs.FOLLOWED)
 _BACKWARD = Needs.GRADIENT | Needs.HIDDEN | Needs.ATTENTION_GRADIENT
 
 
@@ -234,18 +240,20 @@ def differentiate(
     embeddings: Tensor | None = None,
     edit_attention: Edit | None = None,
     edit_hidden: Edit | None = None,
-    within: AbstractContextManager[object] | None = None,
+    within: Within = nullcontext,
 ) -> Pass:
     """Run a forward pass, and a backward pass from the explained number to everything that is needed.
 
     Several targets of one text have one backward pass each, all through the graph of one forward pass. The model, but
     not the selection of the explained number, runs inside the context ``within``. Propagation rules use this to replace
-    the model's own derivatives.
+    the model's own derivatives. A text whose graph would not fit in memory is differentiated block by block.
     """
     with exclusive(model), torch.enable_grad():
         start = model.embed(batch) if embeddings is None else embeddings
         leaf = start.detach().requires_grad_()
-        with within or nullcontext():
+        if needs in _BY_BLOCK and edit_attention is edit_hidden is None and _too_long(model, batch):
+            return _block_by_block(model, batch, target, leaf, within)
+        with within():
             output = model(
                 batch,
                 embeddings=leaf,
@@ -262,11 +270,46 @@ def differentiate(
             "hidden": output.hidden if Needs.HIDDEN in needs else (),
             "attention": output.attention if Needs.ATTENTION_GRADIENT in needs else (),
         }
-        values = resolved(logits)
-        gradients = _gradients(values.sum()[None] if len(rows) == len(batch) else values, wanted)
+        gradients = _gradients(_values(resolved(logits), len(rows) == len(batch)), wanted)
     gradient = gradients["gradient"][0] if gradients["gradient"] else None
     seen = _expanded(_detached(output), len(rows))
     return Pass(model, rows, resolved, seen, gradient, gradients["hidden"], gradients["attention"])
+
+
+def _too_long(model: Model, batch: Batch) -> TypeGuard[Any]:
+    return isinstance(model, Chains) and model.too_long(batch)
+
+
+def _block_by_block(
+    model: Any, batch: Batch, target: Targets | Sequence[Target], leaf: Float[Tensor, "b t d"], within: Within
+) -> Pass:
+    """Differentiate from the last block to the first, each with a graph of its own that is dropped after it."""
+    with within():
+        chain: Chain = model.chain(batch, leaf)
+    rows = _rows(batch, target)
+    logits = _finite(chain.output, model).logits.expand(len(rows), -1)
+    resolved = _resolved(model, target, logits)
+    gradients = _each_gradient(_values(resolved(logits), len(rows) == len(batch)), chain.last)
+    with within():
+        for block, x in zip(reversed(chain.blocks), reversed(chain.inputs), strict=True):
+            entering = x.detach().requires_grad_()
+            gradients = _each_gradient(block(entering), entering, gradients)
+    gradient = torch.cat(_each_gradient(chain.first, leaf, gradients))
+    return Pass(model, rows, resolved, _expanded(_detached(chain.output), len(rows)), gradient)
+
+
+def _each_gradient(y: Tensor, x: Tensor, slopes: Sequence[Tensor] | None = None) -> list[Tensor]:
+    """dy/dx for every slope at y; without slopes, that of every number in y."""
+    ends: list[tuple[Tensor, Tensor | None]] = [(y, g) for g in slopes] if slopes else [(value, None) for value in y]
+    return [
+        torch.autograd.grad(end, x, g, retain_graph=n < len(ends), allow_unused=True, materialize_grads=True)[0]
+        for n, (end, g) in enumerate(ends, 1)
+    ]
+
+
+def _values(values: Float[Tensor, " n"], together: bool) -> Float[Tensor, " m"]:
+    """The numbers to differentiate: their sum where each has a text of its own."""
+    return values.sum()[None] if together else values
 
 
 def resolve(model: Model, target: Sequence[Target], logits: Float[Tensor, "b c"]) -> Targets:

@@ -382,6 +382,34 @@ class ReducesAttention(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """A pass as a chain of blocks, of which only one at a time need have a graph.
+
+    ``inputs`` are the inputs of the blocks. ``first`` is that of the first one, with a graph to the embeddings, and
+    ``output`` is computed from ``last``, the output of the last one.
+    """
+
+    first: Float[Tensor, "b t _"]
+    blocks: tuple[Callable[[Tensor], Tensor], ...]
+    inputs: tuple[Float[Tensor, "b t _"], ...]
+    last: Float[Tensor, "b t _"]
+    output: Output
+
+
+@runtime_checkable
+class Chains(Protocol):
+    """A model that can be differentiated block by block, for texts whose whole graph would not fit in memory."""
+
+    def too_long(self, batch: Batch) -> bool:
+        """Whether the graph of these texts would take more memory than there should be taken."""
+        ...
+
+    def chain(self, batch: Batch, embeddings: Float[Tensor, "b t d"]) -> Chain:
+        """Run the model without a graph, but for its two ends."""
+        ...
+
+
 Block = Callable[[Edit], Tensor]
 """Runs one block on its inputs of a forward pass, with edited attention weights, and returns its output."""
 

@@ -44,9 +44,8 @@ def _by_rules(
     """Run a pass whose derivatives follow the rules."""
     rules, epsilon = _defaults(model, rules, epsilon)
     table = relevance(rules, epsilon, gamma)
-    within = apply_rules(
-        model.module, table, _WHOLE.get(rules), router=None if rules == "attnlrp" else lambda weights: weights.detach()
-    )
+    router = None if rules == "attnlrp" else Tensor.detach
+    within = partial(apply_rules, model.module, table, _WHOLE.get(rules), router=router)
     needs = Needs.GRADIENT | (Needs.FOLLOWED if fuses(rules, epsilon) else Needs.WRITTEN_OUT)
     return differentiate(model, batch, target, needs=needs, within=within)
 
@@ -304,7 +303,7 @@ def _deep_lift(
     """Scores and completeness gap of texts that share one pass with their baselines, texts first."""
     rows = torch.arange(len(batch), device=x.device).repeat(2)
     both = target.take(rows)
-    within = apply_rules(model.module, rescale(len(batch)), partial(_rescaled, texts=len(batch)))
+    within = partial(apply_rules, model.module, rescale(len(batch)), partial(_rescaled, texts=len(batch)))
     result = differentiate(
         model, batch.take(rows), both, needs=_WRITTEN_OUT, embeddings=torch.cat([x, b]), within=within
     )

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from salience.core.executor import Executor, lock_of
+from salience.core.executor import Executor, free_memory, lock_of
 from salience.core.passes import exclusive
 from salience.core.prompts import Prompt
 from salience.core.settings import LARGEST
@@ -21,6 +21,7 @@ from salience.core.text import Encoded, Text
 from salience.core.types import (
     Batch,
     Block,
+    Chain,
     Edit,
     EmbeddingEdit,
     Link,
@@ -438,6 +439,23 @@ class HuggingFace:
         with self._entering(e), self._watched(watch) as options:
             output = self.network(batch, options, self.call, tail=_tail(answer))
         return Output(self._read(output.logits, batch, answer), e, (), self._weights(watch, output))
+
+    def too_long(self, batch: Batch) -> bool:
+        """Whether the graph of these texts would take more than half of the free memory."""
+        needed = batch.ids.numel() * self.network.bytes_per_token
+        return needed > free_memory(self.device) // 2 and calls_sdpa(self.module) and self.can_start()
+
+    def chain(self, batch: Batch, embeddings: Float[Tensor, "b t d"], answer: Answer | None = None) -> Chain:
+        """Run the batch without a graph, and keep the input of every block."""
+        calls, states = block_calls(self.module), hidden_states(self.module, None)
+        with torch.no_grad(), calls as called, states as reached, self._entering(embeddings):
+            self.network(batch, {}, self.call, tail=_tail(answer))
+        if len(called) != self.layers:
+            raise UnsupportedModel(f"{self.name}: only {len(called)} of {self.layers} layers can be run individually")
+        last = reached[-1].detach().requires_grad_()
+        output = self(batch, embeddings=embeddings, hidden=True, start=Start(self.layers, last), answer=answer)
+        blocks = tuple(call.on for call in called)
+        return Chain(output.hidden[0], blocks, tuple(reached[:-1]), last, replace(output, hidden=()))
 
     def can_start(self) -> bool:
         """Whether the layers above given states can run alone."""

@@ -20,6 +20,7 @@ from salience.core.text import Encoded, Text
 from salience.core.types import (
     Batch,
     Block,
+    Chain,
     Edit,
     EmbeddingEdit,
     LanguageHead,
@@ -120,6 +121,12 @@ class Answering:
         order = batch.mask.cumsum(1)
         read = batch.mask & (order > order[:, -1:] - len(self.answer))
         return read / read.sum(1, keepdim=True)
+
+    def too_long(self, batch: Batch) -> bool:
+        return self.model.too_long(batch)
+
+    def chain(self, batch: Batch, embeddings: Float[Tensor, "b t d"]) -> Chain:
+        return self.model.chain(batch, embeddings, self.answer)
 
     def reduce_attention(self, batch: Batch, reduction: Reduction) -> Output:
         return self.model.reduce_attention(batch, reduction, self.answer)

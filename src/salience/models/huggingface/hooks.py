@@ -124,6 +124,14 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def on(self, hidden: Tensor) -> Tensor:
+        """Call the block on other states."""
+        if self.args:
+            output = self.block(hidden, *self.args[1:], **self.kwargs)
+        else:
+            output = self.block(**{**self.kwargs, "hidden_states": hidden})
+        return output[0] if isinstance(output, tuple | list) else output
+
 
 @contextmanager
 def block_calls(module: PreTrainedModel) -> Generator[list[Call]]:

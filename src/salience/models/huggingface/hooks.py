@@ -100,7 +100,8 @@ def wide_logits(module: PreTrainedModel) -> Generator[None]:
         return
 
     def widen(_: nn.Module, args: tuple[Any, ...], __: Tensor) -> Tensor:
-        bias = None if layer.bias is None else layer.bias.float()
+        bias: Tensor | None = layer.bias  # pyright: ignore[reportAssignmentType]
+        bias = None if bias is None else bias.float()
         return nn.functional.linear(args[0].float(), layer.weight.float(), bias)
 
     handle = layer.register_forward_hook(widen)

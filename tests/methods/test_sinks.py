@@ -1,8 +1,11 @@
 """The first token of decoders: its share of the scores, and scores without it."""
 
 import pytest
+import torch
 
 import salience
+from salience.core.erasure import replaced
+from salience.core.passes import forward
 from salience.errors import BadInput
 from shapes import TEXTS, build
 
@@ -31,3 +34,22 @@ def test_encoders_have_no_sink(method: str):
     assert "sink" not in salience.explain(model, TEXTS, method)[0].gaps
     with pytest.raises(BadInput, match=r"without_sink=True leaves out the first token of decoders, and .* is not one"):
         salience.explain(model, TEXTS[0], method, without_sink=True)
+
+
+def test_a_path_without_the_sink_keeps_the_first_token():
+    model = build("llama_lm")
+    for e in salience.explain(model, TEXTS, "integrated_gradients", without_sink=True, nodes=8):
+        assert e.scores[0] == 0.0
+        batch = model.batch(model.encode([e.text]))
+        where = torch.arange(batch.width)[None] > 0
+        start = forward(model, batch, embeddings=replaced(model, batch, where, "mean")).logits[0, e.target.column]
+        assert sum(e.scores) - e.gaps["completeness"] == pytest.approx(e.value - float(start), abs=1e-4)
+
+
+def test_a_path_whose_gradients_are_nan_says_why():
+    model = build("llama_lm")
+    for part in model.module.modules():
+        if hasattr(part, "variance_epsilon"):
+            part.variance_epsilon = 1e-30
+    with pytest.raises(BadInput, match=r"norms divide by the size of a state.*baseline='mean'"):
+        salience.explain(model, TEXTS, "integrated_gradients", baseline="zero")

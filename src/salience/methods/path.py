@@ -20,6 +20,7 @@ from salience.errors import BadInput, ImpreciseScores, choose
 from salience.methods import quadrature
 from salience.methods.gradient import dot, value_range
 from salience.methods.quadrature import Rule
+from salience.methods.sinks import sink
 
 IMPRECISE = 0.1
 """The typical error, relative to the strongest score, from which on scores are said to be imprecise."""
@@ -36,6 +37,7 @@ def integrated_gradients(
     max_nodes: Nodes = 129,
     nodes: Nodes | None = None,
     rule: Rule | None = None,
+    without_sink: bool = False,
 ) -> Attribution:
     """The gradient averaged along the straight path from a baseline, times the path: (e_i − b_i) · ∫ ∂f/∂e_i dα.
 
@@ -44,12 +46,16 @@ def integrated_gradients(
     about one text in ten has a larger error. With ``nodes``, every text gets that many, placed by ``rule``
     (Gauss-Legendre by default).
 
+    ``without_sink`` leaves a decoder's first token as it is along the path, with a score of 0. On trained language
+    models the integral usually converges only then.
+
     Paper: Sundararajan et al. 2017, arXiv:1703.01365, eq. 1
     Cost: 11 to max_nodes forward and backward, about 20 for a sentence; with nodes: that many, and 1 forward
     Needs: an embedding layer
     """
     baseline = baseline or usual(model)
-    path = _Path(model, batch, target, replaced(model, batch, batch.content, baseline), model.embed(batch))
+    moved = batch.content & ~sink(model, batch) if without_sink else batch.content
+    path = _Path(model, batch, target, replaced(model, batch, moved, baseline), model.embed(batch))
     if nodes is not None:
         return _fixed_nodes(path, rule or "gauss_legendre", nodes, {"baseline": baseline})
     if rule is not None:
@@ -84,13 +90,22 @@ class _Path:
             assert result.gradient is not None
             start, end = self._ends(part, alpha.dtype)
             rows, width = part.rows.cpu(), part.batch.width
-            g[rows, :width] = dot(result.gradient, end - start).cpu()
+            g[rows, :width] = _finite(dot(result.gradient, end - start), self.model).cpu()
             f[rows] = result.target(result.output.logits).cpu().to(f)
         return g * self.batch.mask.cpu()[text.cpu()], f
 
     def _ends(self, part: Pack, dtype: torch.dtype) -> tuple[Float[Tensor, "k w d"], Float[Tensor, "k w d"]]:
         width = part.batch.width
         return self.start[part.text, :width].to(dtype), self.end[part.text, :width].to(dtype)
+
+
+def _finite(slopes: Tensor, model: Model) -> Tensor:
+    if not bool(slopes.isfinite().all()):
+        raise BadInput(
+            f"the gradient of {model.name} is NaN or infinite on the path from the baseline: its norms divide by the "
+            "size of a state, which may be 0 there, as with baseline='zero'. Use baseline='mean', lrp or occlusion."
+        )
+    return slopes
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -135,7 +150,7 @@ def _warn_of_errors(curves: Sequence[quadrature.Curve], most: int) -> None:
         warnings.warn(
             f"integrated_gradients did not converge for {len(far)} of {len(curves)} texts: with {most} nodes, the "
             f"typical error of a score is up to {max(far):.0%} of the strongest. Use lrp or occlusion, or another "
-            "baseline.",
+            "baseline; for a decoder, without_sink=True.",
             ImpreciseScores,
             stacklevel=2,
         )

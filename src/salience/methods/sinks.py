@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from salience.core.types import Attribution, Batch, Model
 from salience.errors import BadInput
@@ -13,15 +15,19 @@ def separate_sink(attribution: Attribution, model: Model, batch: Batch, *, witho
 
     Trained decoders rest attention on their first token, whatever it says (Xiao et al. 2024, arXiv:2309.17453).
     """
-    if not model.causal:
-        if without_sink:
-            raise BadInput(
-                f"without_sink=True leaves out the first token of decoders, and {model.name} is not one: its tokens "
-                "attend to later ones too"
-            )
+    if not (model.causal or without_sink):
         return attribution
-    size = attribution.scores.abs()
-    sink = size[:, 0] / size.sum(1).clamp_min(torch.finfo(size.dtype).tiny)
-    kept = torch.arange(batch.width, device=size.device) > 0
-    scores = attribution.scores * kept if without_sink else attribution.scores
-    return replace(attribution, scores=scores, gaps={**attribution.gaps, "sink": sink})
+    at, size = sink(model, batch), attribution.scores.abs()
+    share = (size * at).sum(1) / size.sum(1).clamp_min(torch.finfo(size.dtype).tiny)
+    scores = attribution.scores.masked_fill(at, 0) if without_sink else attribution.scores
+    return replace(attribution, scores=scores, gaps={**attribution.gaps, "sink": share})
+
+
+def sink(model: Model, batch: Batch) -> Bool[Tensor, "b t"]:
+    """The first token of every text, for a model whose tokens attend to earlier ones only."""
+    if not model.causal:
+        raise BadInput(
+            f"without_sink=True leaves out the first token of decoders, and {model.name} is not one: its tokens attend "
+            "to later ones too"
+        )
+    return (torch.arange(batch.width, device=batch.ids.device) == 0).expand(batch.ids.shape)

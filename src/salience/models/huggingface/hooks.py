@@ -100,8 +100,8 @@ def wide_logits(module: PreTrainedModel) -> Generator[None]:
         return
 
     def widen(_: nn.Module, args: tuple[Any, ...], __: Tensor) -> Tensor:
-        bias = None if layer.bias is None else layer.bias.float()
-        return nn.functional.linear(args[0].float(), layer.weight.float(), bias)
+        wide = {name: p.float() for name, p in layer.named_parameters()}  # the bias is missing from most
+        return nn.functional.linear(args[0].float(), wide["weight"], wide.get("bias"))
 
     handle = layer.register_forward_hook(widen)
     try:

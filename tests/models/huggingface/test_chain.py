@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from shapes import TEXTS, build
 
 import salience
 from salience.core import passes
 from salience.generation import explain_answers
 from salience.models.huggingface import adapter
+from shapes import TEXTS, build
 
 METHODS = ["gradient", "input_x_gradient", "lrp"]
 

@@ -16,9 +16,10 @@ from salience.core.target import Kind
 from salience.core.text import Encoded, Text
 
 Link = Literal["softmax", "sigmoid", "identity"]
-Weights = Literal["read", "differentiable", "followed"]
+Weights = Literal["read", "differentiable", "written_out", "followed"]
 """How attention is computed: ``read`` returns the weights, ``differentiable`` returns weights that are part of the
-output's graph, and ``followed`` only uses torch functions that rules can replace (SDPA, but not a flash kernel)."""
+output's graph. ``written_out`` computes them step by step, and ``followed`` only uses torch functions that rules can
+replace (SDPA, but not a flash kernel); neither need return them."""
 
 Reads = Literal["first", "last", "all"]
 """The tokens of the last layer that the output is computed from."""

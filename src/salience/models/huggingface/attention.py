@@ -64,21 +64,23 @@ def attend(
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
+    position_bias: Tensor | None = None,
     salience: Watch | Given | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention computed step by step, so that its weights can be read, edited and differentiated."""
     if isinstance(salience, Given):
         return (salience.weights @ salience.value).transpose(1, 2).contiguous(), salience.weights
-    for name in ("s_aux", "position_bias"):
-        if others.get(name) is not None:
-            raise UnsupportedModel(f"attention with {name} is not supported")
+    if others.get("s_aux") is not None:
+        raise UnsupportedModel("attention with s_aux is not supported")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if salience is not None:
         salience.value = value
     mask = None if attention_mask is None else attention_mask[..., : key.shape[-2]]
+    if position_bias is not None:
+        mask = position_bias if mask is None else mask + position_bias
     # Scaling the query is cheaper than scaling the scores, of which there is one per pair of positions.
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if salience is not None and salience.only_read and softcap is None:

@@ -114,13 +114,13 @@ class Output:
     """The output of one forward pass, all in one graph.
 
     ``hidden[0]`` is the input of the first block, ``hidden[l]`` the output of block ``l``. ``hidden`` and ``attention``
-    are empty unless requested.
+    are empty unless requested. The encoder and the decoder of a model may differ in their number of heads.
     """
 
     logits: Float[Tensor, "b c"]
     embeddings: Float[Tensor, "b t d"]
     hidden: tuple[Float[Tensor, "b t _"], ...] = ()
-    attention: tuple[Float[Tensor, "b h q t"], ...] = ()
+    attention: tuple[Float[Tensor, "b _ q t"], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

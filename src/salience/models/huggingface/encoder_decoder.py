@@ -194,7 +194,8 @@ class EncoderDecoder:
 
     @property
     def labels(self) -> Sequence[str]:
-        return self._answer.labels
+        """The tokens of the answer and the whole of it; none without an answer."""
+        return () if self.answer is None else self.answer.labels
 
     @property
     def link(self) -> Link:
@@ -315,8 +316,9 @@ class EncoderDecoder:
     @property
     def _no_hidden(self) -> str:
         return (
-            f"a layer of {type(self.module).__name__}, an encoder-decoder, holds states of the source or of the answer, "
-            "never of both, so its hidden states are not supported; use input_x_gradient, integrated_gradients or lrp"
+            f"a layer of {type(self.module).__name__}, an encoder-decoder, holds states of the source or of the "
+            "answer, never of both, so its hidden states are not supported; use input_x_gradient, "
+            "integrated_gradients or lrp"
         )
 
     @contextmanager

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from transformers import PreTrainedTokenizerBase
 
 from salience.core.text import Span
 from salience.errors import BadInput
 
-
 SPACE = "\u2581"
 """What SentencePiece writes for a space."""
 
 
+@runtime_checkable
 class Encoding(Protocol):
     """A tokenised text, as the tokenizers library returns it."""
 

@@ -9,22 +9,28 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import (
     AlbertConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    BartConfig,
     BertConfig,
     DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
     GPT2Config,
     LlamaConfig,
+    MarianConfig,
+    MBartConfig,
     ModernBertConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
     RobertaConfig,
+    T5Config,
     XLMRobertaConfig,
 )
 
 import salience
 from salience.core.types import Model
+from salience.models.huggingface import EncoderDecoder
 from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
 from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer
 
@@ -234,4 +240,36 @@ def _seq2seq(dtype: torch.dtype) -> Seq2Seq:
     for p in model.module.parameters():
         torch.nn.init.normal_(p, std=0.5)
     model.module.to(dtype).train()
+    return model
+
+
+ENCODER_DECODERS = ("t5", "t5_gated", "bart", "marian", "mbart")
+
+
+def encoder_decoder(shape: str, dtype: torch.dtype = torch.float32, **changes: object) -> EncoderDecoder:
+    """An encoder-decoder whose encoder and decoder differ in layers and, where that is possible, in heads."""
+    tok = tokenizer("bpe")
+    shared = {"vocab_size": len(tok), "d_model": 16, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    sides = {f"{side}_ffn_dim": 24 for side in ("encoder", "decoder")} | {"encoder_layers": 2, "decoder_layers": 1}
+    sides |= {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "max_position_embeddings": 64}
+    sides |= {"init_std": 0.3, "scale_embedding": True}
+    t5 = {"d_kv": 4, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4, "initializer_factor": 2.0}
+    config = {
+        "t5": lambda: T5Config(**{**shared, **t5, "decoder_start_token_id": 1}, **changes),
+        "t5_gated": lambda: T5Config(
+            **{**shared, **t5, "decoder_start_token_id": 1, "initializer_factor": 1.0},
+            feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False,
+            **changes,
+        ),
+        "bart": lambda: BartConfig(**shared, **sides, bos_token_id=0, **changes),
+        "marian": lambda: MarianConfig(**{**shared, **sides, "decoder_start_token_id": 1}, **changes),
+        "mbart": lambda: MBartConfig(**shared, **sides, bos_token_id=0, **changes),
+    }[shape]()
+    torch.manual_seed(0)
+    module = AutoModelForSeq2SeqLM.from_config(config).to(dtype).eval()
+    if shape == "bart":  # as its checkpoints do
+        module.generation_config.forced_bos_token_id = 0
+    model = salience.wrap(module, tok, name=shape)
+    assert isinstance(model, EncoderDecoder)
     return model

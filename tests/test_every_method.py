@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from salience.core.passes import forward, resolve
 from salience.core.settings import settings_of
@@ -16,6 +16,7 @@ from salience.core.types import Attribution, Model
 from salience.errors import UnsupportedModel
 from salience.methods import METHODS
 from shapes import LANGUAGE_MODELS, POOLED, SEQ2SEQ, SHAPES, TEXTS, build
+from untouched import budget, close, state
 
 SMALLER: dict[str, dict[str, Any]] = {
     "smooth_grad": {"samples": 3},
@@ -52,37 +53,6 @@ def run(method: Any, model: Model, texts: tuple[str, ...] = TEXTS) -> Attributio
     target = resolve(model, [Target()], forward(model, batch).logits)
     result = method(model, batch, target, **SMALLER.get(method.__name__, {}))
     return result if isinstance(result, Attribution) else Attribution(result)
-
-
-@contextmanager
-def budget(model: Model, tokens: int) -> Iterator[None]:
-    before, model.executor.budget = model.executor.budget, tokens
-    try:
-        yield
-    finally:
-        model.executor.budget = before
-
-
-def state(model: Model) -> dict[str, Any]:
-    """Everything about a model that a method might disturb."""
-    module = model.module
-    config = getattr(module, "config", None)
-    return {
-        "hooks": {
-            name: [len(getattr(m, h)) for h in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
-            for name, m in module.named_modules()
-        },
-        "modes": {name: m.training for name, m in module.named_modules()},
-        "classes": {name: type(m) for name, m in module.named_modules()},
-        "attributes": {name: sorted(vars(m)) for name, m in module.named_modules()},
-        "parameters": {n: (p.requires_grad, p._version, p.data_ptr(), p.grad) for n, p in module.named_parameters()},
-        "config": config.to_dict() if hasattr(config, "to_dict") else config,
-        "kernel": getattr(config, "_attn_implementation", None),
-    }
-
-
-def close(a: Tensor, b: Tensor, scale: float, tolerance: float = 1e-5) -> bool:
-    return bool((a - b).abs().max() <= tolerance * max(scale, float(b.abs().max())))
 
 
 @pytest.mark.parametrize(("method", "shape"), CASES, ids=names(CASES))

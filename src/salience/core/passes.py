@@ -352,8 +352,10 @@ def _same_label(label: str, *, named: bool) -> str:
 
 
 def _weights(needs: Needs) -> Weights | None:
-    if needs & (Needs.ATTENTION_GRADIENT | Needs.WRITTEN_OUT):
+    if Needs.ATTENTION_GRADIENT in needs:
         return "differentiable"
+    if Needs.WRITTEN_OUT in needs:
+        return "written_out"
     if Needs.FOLLOWED in needs:
         return "followed"
     return "read" if Needs.ATTENTION in needs else None

@@ -16,9 +16,10 @@ from salience.core.target import Kind
 from salience.core.text import Encoded, Text
 
 Link = Literal["softmax", "sigmoid", "identity"]
-Weights = Literal["read", "differentiable", "followed"]
+Weights = Literal["read", "differentiable", "written_out", "followed"]
 """How attention is computed: ``read`` returns the weights, ``differentiable`` returns weights that are part of the
-output's graph, and ``followed`` only uses torch functions that rules can replace (SDPA, but not a flash kernel)."""
+output's graph. ``written_out`` computes them step by step, and ``followed`` only uses torch functions that rules can
+replace (SDPA, but not a flash kernel); neither need return them."""
 
 Reads = Literal["first", "last", "all"]
 """The tokens of the last layer that the output is computed from."""
@@ -116,13 +117,13 @@ class Output:
     """The output of one forward pass, all in one graph.
 
     ``hidden[0]`` is the input of the first block, ``hidden[l]`` the output of block ``l``. ``hidden`` and ``attention``
-    are empty unless requested.
+    are empty unless requested. The encoder and the decoder of a model may differ in their number of heads.
     """
 
     logits: Float[Tensor, "b c"]
     embeddings: Float[Tensor, "b t d"]
     hidden: tuple[Float[Tensor, "b t _"], ...] = ()
-    attention: tuple[Float[Tensor, "b h q t"], ...] = ()
+    attention: tuple[Float[Tensor, "b _ q t"], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

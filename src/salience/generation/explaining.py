@@ -10,7 +10,7 @@ import torch
 from salience.core.prompts import Passage, Prompt
 from salience.core.settings import settings_of
 from salience.core.target import Kind
-from salience.core.text import Encoded
+from salience.core.text import Encoded, Span
 from salience.core.types import Attribution, Model
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, prepare, scale, settled
@@ -23,6 +23,7 @@ from salience.generation.translating import TRANSLATION, explain_translations
 from salience.methods import METHODS, attention_x_relevance, output_relevance
 from salience.models.huggingface.adapter import HuggingFace
 from salience.models.huggingface.answering import Answer
+from salience.models.huggingface.encoder_decoder import EncoderDecoder
 from salience.models.loading import as_model
 from salience.models.seq2seq import Seq2Seq
 
@@ -31,6 +32,9 @@ GENERATED = 32
 """The most tokens of an answer, unless another number is named."""
 
 Per = Literal["token", "answer"]
+
+LanguageModel = HuggingFace | EncoderDecoder
+"""A model that answers with a text: a causal language model, or an encoder-decoder."""
 
 ANSWER_METHODS: tuple[Callable[..., Any], ...] = (
     *(m for m in METHODS if m not in (output_relevance, attention_x_relevance)),
@@ -159,9 +163,9 @@ def _check_counts(prompts: Sequence[object], *answers: Sequence[object] | None) 
             raise BadInput(f"there are {len(given)} answers for {len(prompts)} prompts; pass one for each")
 
 
-def as_language_model(model: Model) -> HuggingFace:
+def as_language_model(model: Model) -> LanguageModel:
     """Return the model, or refuse it if it does not answer with a text."""
-    if isinstance(model, HuggingFace) and model.generates:
+    if isinstance(model, EncoderDecoder) or (isinstance(model, HuggingFace) and model.generates):
         return model
     raise BadInput(f"{model.name} does not answer with a text; use salience.explain for its prediction")
 
@@ -189,7 +193,7 @@ def prepared(
 
 
 def explain_encoded(
-    lm: HuggingFace, prompt: Encoded, answer: Encoded, against: Encoded | None, request: Request
+    lm: LanguageModel, prompt: Encoded, answer: Encoded, against: Encoded | None, request: Request
 ) -> list[AnswerExplanation]:
     """Explain one answer by every method."""
     if not answer.ids:
@@ -205,7 +209,7 @@ def explain_encoded(
 
 
 def _attributions(
-    lm: HuggingFace, prompt: Encoded, answer: Encoded, request: Request, *, fixed: bool
+    lm: LanguageModel, prompt: Encoded, answer: Encoded, request: Request, *, fixed: bool
 ) -> list[tuple[torch.Tensor, Attribution]]:
     """f of each token, and the scores of every method. A token cannot be deleted from the answer that is explained."""
     view = lm.answering(Answer(torch.tensor(answer.ids, device=lm.device), answer.tokens, request.kind))
@@ -223,25 +227,35 @@ def _attributions(
 def joined(prompt: Encoded, answer: Encoded, by: By | None, *, kept: bool = False) -> Encoded:
     """Prompt and answer as one text without the last token of the answer; the tokens of an answer that is ``kept`` are
     never erased.
+
+    The answer of an encoder-decoder is a text of its own, in the segment of what the decoder starts with.
     """
-    start, said = len(prompt.text), len(answer) - 1
+    said, separate = len(answer) - 1, prompt.segments is not None
+    text = f"{prompt.text}\n" if separate else prompt.text
     units = None
     if by is not None:
         owned = owners(segments(prompt.text, by, prompt.parts), prompt.offsets, prompt.special)
         units = (*(-1 if n is None else n for n in owned), *[-1] * said)
     return Encoded(
-        text=prompt.text + answer.text,
+        text=text + answer.text,
         ids=prompt.ids + answer.ids[:-1],
         tokens=prompt.tokens + answer.tokens[:-1],
-        offsets=(*prompt.offsets, *((a + start, b + start) for a, b in answer.offsets[:-1])),
+        offsets=(*prompt.offsets, *_moved(answer.offsets[:-1], len(text))),
         special=(*prompt.special, *(kept or special for special in answer.special[:-1])),
+        segments=prompt.segments + prompt.segments[-1:] * said if prompt.segments is not None else None,
+        pair_at=len(text) if separate else None,
         parts=prompt.parts,
         units=units,
     )
 
 
+def _moved(offsets: Sequence[Span], start: int) -> list[Span]:
+    """Offsets into a text, as those into a longer one in which it starts at ``start``."""
+    return [(a + start, b + start) for a, b in offsets]
+
+
 def _explanation(
-    lm: HuggingFace,
+    lm: LanguageModel,
     prompt: Encoded,
     answer: Encoded,
     request: Request,
@@ -260,7 +274,7 @@ def _explanation(
         model=lm.name,
         target=AnswerTarget(request.kind),
         source_tokens=text.tokens,
-        source_offsets=text.offsets,
+        source_offsets=(*prompt.offsets, *_moved(answer.offsets[:-1], len(prompt.text))),
         answer_tokens=answer.tokens,
         answer_offsets=answer.offsets,
         matrix=tuple(_row(row, len(prompt) + t) for t, row in enumerate(scores[:each])),

@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from salience.core.executor import Executor, free_memory, lock_of
 from salience.core.passes import exclusive
 from salience.core.prompts import Prompt
-from salience.core.settings import LARGEST
 from salience.core.text import Encoded, Text
 from salience.core.types import (
     Batch,
@@ -32,7 +30,7 @@ from salience.core.types import (
     Start,
     Weights,
 )
-from salience.errors import BadInput, BadModel, UnsupportedModel, unknown
+from salience.errors import BadInput, UnsupportedModel, unknown
 from salience.models.huggingface.answering import Answer, Answering
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.generating import Generation, generate
@@ -48,7 +46,7 @@ from salience.models.huggingface.network import Network, agree
 from salience.models.huggingface.prefix import attention_mask, cache_for, prefix_of
 from salience.models.huggingface.prompts import begun_once, encode_answer, encode_prompt, spelled
 from salience.models.huggingface.query import LastQuery
-from salience.models.huggingface.tokens import check_offsets, encode
+from salience.models.huggingface.tokens import check_ids, check_offsets, check_room, encode, longest, replacements
 
 
 @dataclass(eq=False)
@@ -71,8 +69,8 @@ class HuggingFace:
     def __post_init__(self) -> None:
         if self.module.config.is_encoder_decoder:
             raise UnsupportedModel(
-                f"{type(self.module).__name__} is an encoder-decoder, which is not supported; use an encoder-only or "
-                "decoder-only model"
+                f"{type(self.module).__name__} is an encoder-decoder, of which only the answers are supported "
+                "(AutoModelForSeq2SeqLM); for a prediction, use an encoder-only or decoder-only model"
             )
         if chunk := getattr(self.module.config.get_text_config(), "chunk_size_feed_forward", 0):
             raise UnsupportedModel(
@@ -130,8 +128,7 @@ class HuggingFace:
 
     @property
     def replacements(self) -> Mapping[str, int]:
-        ids = {k: getattr(self.tokenizer, f"{k}_token_id", None) for k in ("mask", "unk", "pad")}
-        return {k: int(v) for k, v in ids.items() if v is not None and v < self.words.num_embeddings}
+        return replacements(self.tokenizer, self.words.num_embeddings)
 
     @property
     def words(self) -> nn.Embedding:
@@ -206,35 +203,15 @@ class HuggingFace:
             raise UnsupportedModel(f"{self.name} does not generate text; use a causal language model")
 
     def _check_room(self, tokens: int, what: str) -> None:
-        """Raise if there are more tokens than the model can read; cut off, it would answer another prompt."""
-        if tokens > self.window:
-            raise BadInput(
-                f"{what} has {tokens:,} tokens, {tokens - self.window:,} more than the {self.window:,} that "
-                f"{self.name} can read; shorten it"
-            )
+        check_room(tokens, self.window, what, self.name)
 
     @property
     def window(self) -> int:
         """The most tokens that the model can read at once."""
-        return min(self.network.positions, self._longest or self.network.positions)
-
-    @property
-    def _longest(self) -> int | None:
-        """The most tokens that the tokenizer says the model can read; None if it sets no limit."""
-        named: Any = self.tokenizer.model_max_length
-        if isinstance(named, bool) or not isinstance(named, int | float) or isnan(named):
-            raise BadModel(f"model_max_length of the tokenizer of {self.name} is {named!r}; set it to a whole number")
-        return int(min(named, LARGEST)) if named > 0 else None
+        return min(self.network.positions, longest(self.tokenizer, self.name) or self.network.positions)
 
     def _check_ids(self, encoded: Encoded) -> None:
-        """Raise if the tokenizer has tokens that the model has no word vectors for."""
-        largest, size = max(encoded.ids), self.words.num_embeddings
-        if largest >= size:
-            token = encoded.tokens[encoded.ids.index(largest)]
-            raise BadModel(
-                f"the tokenizer of {self.name} gives {token!r} the id {largest}, but the model has {size} word "
-                "vectors. Use the tokenizer it was trained with, or resize its embeddings (resize_token_embeddings)."
-            )
+        check_ids(encoded, self.words.num_embeddings, self.name)
 
     @property
     def _has_segments(self) -> bool:
@@ -321,7 +298,7 @@ class HuggingFace:
     ) -> Output:
         """Run the model. With ``answer``, the explained numbers of its tokens are returned instead of logits."""
         if attention == "followed":
-            attention = None if calls_sdpa(self.module) else "differentiable"
+            attention = None if calls_sdpa(self.module) else "written_out"
         self._check_states(hidden or edit_hidden is not None, attention is not None)
         e = self.words(batch.ids) if embeddings is None else embeddings
         if e.requires_grad and self.network.quantized is not None:

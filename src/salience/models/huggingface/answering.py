@@ -56,6 +56,23 @@ class Answer:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def labels(self) -> Sequence[str]:
+        """The tokens, and the whole answer."""
+        return (*self.tokens, WHOLE)
+
+    def resolve(self, label: str | int) -> int:
+        """Return the column of a label: the number of a token, or of the whole answer."""
+        if isinstance(label, int) and 0 <= label <= len(self):
+            return label
+        raise BadInput(f"there is no token {label!r} of the answer; its {len(self)} tokens are numbered from 0")
+
+    def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
+        """The positions from which the whole answer is predicted: the last of every text."""
+        order = batch.mask.cumsum(1)
+        read = batch.mask & (order > order[:, -1:] - len(self))
+        return read / read.sum(1, keepdim=True)
+
     def __call__(self, logits: Float[Tensor, "b g v"]) -> Float[Tensor, "b c"]:
         """f_1..f_g, and their sum: for log-probabilities, that of the whole answer."""
         values = self._values(logits, self.ids)
@@ -84,12 +101,10 @@ class Answering:
 
     @property
     def labels(self) -> Sequence[str]:
-        return (*self.answer.tokens, WHOLE)
+        return self.answer.labels
 
     def resolve(self, label: str | int) -> int:
-        if isinstance(label, int) and 0 <= label <= len(self.answer):
-            return label
-        raise BadInput(f"there is no token {label!r} of the answer; its {len(self.answer)} tokens are numbered from 0")
+        return self.answer.resolve(label)
 
     def label(self, index: int) -> str:
         return self.labels[index]
@@ -117,10 +132,7 @@ class Answering:
         )
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
-        """The positions from which the whole answer is predicted."""
-        order = batch.mask.cumsum(1)
-        read = batch.mask & (order > order[:, -1:] - len(self.answer))
-        return read / read.sum(1, keepdim=True)
+        return self.answer.read_from(batch)
 
     def too_long(self, batch: Batch) -> bool:
         return self.model.too_long(batch)

@@ -16,7 +16,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from salience.core.types import Edit, Reduction, Site, Weights
-from salience.errors import UnsupportedModel
 
 KERNEL = "salience"
 
@@ -72,6 +71,7 @@ def attend(
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     salience: Watch | Given | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
@@ -81,14 +81,14 @@ def attend(
     """
     if isinstance(salience, Given):
         return (salience.weights @ salience.value).transpose(1, 2).contiguous(), salience.weights
-    if others.get("position_bias") is not None:
-        raise UnsupportedModel("attention with position_bias is not supported")
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if salience is not None:
         salience.value = value
     mask = None if attention_mask is None else attention_mask[..., : key.shape[-2]]
+    if position_bias is not None:
+        mask = position_bias if mask is None else mask + position_bias
     # Scaling the query is cheaper than scaling the scores, of which there is one per pair of positions.
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if salience is not None and salience.only_read and softcap is None and s_aux is None:

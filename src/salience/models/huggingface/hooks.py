@@ -15,25 +15,29 @@ from salience.errors import UnsupportedModel
 
 
 @contextmanager
-def replaced_embeddings(module: PreTrainedModel, embeddings: Tensor) -> Generator[None]:
-    """Make the word embedding layer return ``embeddings``, and check that it is called exactly once.
+def replaced_embeddings(
+    module: PreTrainedModel, *embeddings: Tensor, layer: nn.Module | None = None
+) -> Generator[None]:
+    """Make the word embedding layer return ``embeddings``, and check that it is called exactly once for each of them.
 
-    ``inputs_embeds`` is not an option: padded GPT-2 and Llama classifiers would pool the wrong token.
+    ``inputs_embeds`` is not an option: padded GPT-2 and Llama classifiers would pool the wrong token. ``layer`` is
+    another layer than the module's own, such as that of its decoder.
     """
-    calls: list[Tensor] = []
+    waiting, calls = list(embeddings), 0
 
     def replace(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-        calls.append(embeddings.clone())  # a copy: CTRL scales its input in place
-        if len(calls) > 1 or output.shape != embeddings.shape:
-            raise UnsupportedModel(_not_once(module, f"{len(calls)} times, last for {output.shape[-2]} tokens"))
-        return calls[0]
+        nonlocal calls
+        calls += 1
+        if not waiting or output.shape != waiting[0].shape:
+            raise UnsupportedModel(_not_once(module, f"{calls} times, last for {output.shape[-2]} tokens"))
+        return waiting.pop(0).clone()  # a copy: CTRL scales its input in place
 
-    handle = module.get_input_embeddings().register_forward_hook(replace)
+    handle = (layer or module.get_input_embeddings()).register_forward_hook(replace)
     try:
         yield
     finally:
         handle.remove()
-    if not calls:
+    if waiting:
         raise UnsupportedModel(_not_once(module, "elsewhere"))
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
@@ -19,18 +20,26 @@ from salience.errors import BadModel, UnsupportedModel, choose
 from salience.models.files import reporting
 from salience.models.huggingface.adapter import HuggingFace
 from salience.models.huggingface.checkpoint import check_files, check_layers
+from salience.models.huggingface.encoder_decoder import EncoderDecoder
 from salience.models.huggingface.head import quiet
 
 TASKS = {"classify": AutoModelForSequenceClassification, "generate": AutoModelForCausalLM}
 
 
-def wrap(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None) -> HuggingFace:
+def wrap(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, name: str | None = None
+) -> HuggingFace | EncoderDecoder:
     """Wrap a model that is already loaded. The model itself is not changed.
 
     Of a compiled model and of one with adapters of PEFT, the transformers model inside is used.
     """
     inner = _inner(model)
-    return HuggingFace(inner, tokenizer, name or inner.config.name_or_path or type(inner).__name__)
+    return _adapted(inner, tokenizer, name or inner.config.name_or_path or type(inner).__name__)
+
+
+def _adapted(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> HuggingFace | EncoderDecoder:
+    kind = EncoderDecoder if module.config.is_encoder_decoder and module.can_generate() else HuggingFace
+    return kind(module, tokenizer, name)
 
 
 def _inner(model: Any) -> PreTrainedModel:
@@ -57,16 +66,18 @@ def load(
     dtype: str = "float32",
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
-) -> HuggingFace:
-    """Load a classifier or causal language model and its tokenizer by hub name or folder."""
+) -> HuggingFace | EncoderDecoder:
+    """Load a classifier, causal language model or encoder-decoder, and its tokenizer, by hub name or folder."""
     safe = {"revision": revision, "trust_remote_code": trust_remote_code}
     with reporting(source):
         check_files(source, revision=revision, trust_remote_code=trust_remote_code)
         config = AutoConfig.from_pretrained(source, **safe)
         tokenizer = _tokenizer(source, safe)
-        loader = TASKS[choose(task or _task(config, source), TASKS, "task")]
+        loader: Any = TASKS[choose(task or _task(config, source), TASKS, "task")]
+        if loader is AutoModelForCausalLM and config.is_encoder_decoder:
+            loader = AutoModelForSeq2SeqLM
         moved: Any = _module(loader, source, safe, dtype, allow_pickle).eval()
-        return HuggingFace(moved.to(device or "cpu"), tokenizer, name or str(source))
+        return _adapted(moved.to(device or "cpu"), tokenizer, name or str(source))
 
 
 def load_to_train(
@@ -138,10 +149,11 @@ def _task(config: Any, name: str | Path) -> str:
     heads = " ".join(config.architectures or ())
     if "ForSequenceClassification" in heads:
         return "classify"
-    if "ForCausalLM" in heads or "LMHeadModel" in heads:
+    answers = config.is_encoder_decoder and any(kind in heads for kind in ("ForConditionalGeneration", "MTModel"))
+    if "ForCausalLM" in heads or "LMHeadModel" in heads or answers:
         return "generate"
     raise BadModel(
-        f"{name} has no classification or causal language model head (it holds {heads or 'no named architecture'}). "
+        f"{name} has no classification or language model head (it holds {heads or 'no named architecture'}). "
         "Fine-tune it first, or pass task='classify' or task='generate' if you are sure."
     )
 

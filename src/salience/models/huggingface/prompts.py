@@ -13,6 +13,7 @@ from salience.core.prompts import Prompt
 from salience.core.text import Encoded, Span
 from salience.errors import BadInput
 from salience.models.huggingface.chat import render
+from salience.models.huggingface.pieces import encoding_of
 from salience.models.huggingface.spelling import control_ids, spelled
 
 _OPEN = regex.compile(r"""(?:\s|\p{Ps}|\p{Pi}|(?:^|\s|\p{Ps}|\p{Pi})["'])\Z""")
@@ -41,23 +42,18 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, name: str)
 def _chat(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, name: str) -> Encoded:
     """The template writes the control tokens, so none are added."""
     chat = render(tokenizer, prompt, name)
-    encoding = _encoding(tokenizer, chat.text, add_special_tokens=False)
+    encoding = encoding_of(tokenizer, chat.text)
     special = [not _inside(span, chat.contents) for span in encoding.offsets]
     return _encoded(chat.text, encoding, special, parts=chat.parts)
 
 
 def _plain(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> Encoded:
-    encoding = _encoding(tokenizer, prompt.text, add_special_tokens=True)
+    encoding = encoding_of(tokenizer, prompt.text, add_special_tokens=True)
     control = control_ids(tokenizer)
     special = [part is None or i in control for part, i in zip(encoding.sequence_ids, encoding.ids, strict=True)]
     if all(special):
         raise BadInput(f"the prompt has no tokens that this model's tokenizer knows: {prompt.text!r}")
     return begun_once(_encoded(prompt.text, encoding, special, parts=prompt.parts), tokenizer)
-
-
-def _encoding(tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool) -> Any:
-    output: Any = tokenizer(text, add_special_tokens=add_special_tokens, truncation=False, verbose=False)
-    return output.encodings[0]
 
 
 def _encoded(text: str, encoding: Any, special: Sequence[bool], **more: Any) -> Encoded:
@@ -90,18 +86,37 @@ def encode_answer(tokenizer: PreTrainedTokenizerBase, prompt: Encoded, answer: s
     Where the prompt and the answer would run together, the answer begins with a space. It is tokenised together with
     the prompt, so that its first token is the one the model would say; alone, if that changes the prompt's tokens.
     """
-    if not answer.strip():
-        raise BadInput("the answer is empty or only white space; it needs at least one word")
+    _check_answer(answer)
     text = f" {answer}" if _runs_together(prompt, answer) else answer
     with lock_of(tokenizer):
         encoded = _continued(tokenizer, prompt, text) or _alone(tokenizer, text)
         read = spelled(tokenizer, encoded.ids, prompt.ids).text
-    if _letters(read) != _letters(text):
+    _check_read(read, answer, name)
+    return encoded
+
+
+def encode_separate_answer(tokenizer: PreTrainedTokenizerBase, answer: str, name: str) -> Encoded:
+    """Return the tokens of an answer that does not continue the prompt: that of an encoder-decoder."""
+    _check_answer(answer)
+    with lock_of(tokenizer):
+        encoded = _alone(tokenizer, answer)
+        read = spelled(tokenizer, encoded.ids).text
+    _check_read(read, answer, name)
+    return encoded
+
+
+def _check_answer(answer: str) -> None:
+    if not answer.strip():
+        raise BadInput("the answer is empty or only white space; it needs at least one word")
+
+
+def _check_read(read: str, answer: str, name: str) -> None:
+    """Raise if the tokens of an answer are not its text."""
+    if _letters(read) != _letters(answer):
         raise BadInput(
             f"the tokenizer of {name} reads the answer {answer!r} as {read.strip()!r}; write it in characters and "
             "case that the tokenizer keeps"
         )
-    return encoded
 
 
 def _runs_together(prompt: Encoded, answer: str) -> bool:
@@ -118,14 +133,14 @@ def _added(prompt: Encoded) -> list[bool]:
 def _continued(tokenizer: PreTrainedTokenizerBase, prompt: Encoded, answer: str) -> Encoded | None:
     """The rest of the tokens of prompt and answer together; None if they do not begin with the prompt's own."""
     own = [i for i, added in zip(prompt.ids, _added(prompt), strict=True) if not added]
-    encoding = _encoding(tokenizer, prompt.text + answer, add_special_tokens=False)
+    encoding = encoding_of(tokenizer, prompt.text + answer)
     if encoding.ids[: len(own)] != own or len(encoding.ids) == len(own):
         return None
     return _after(tokenizer, answer, encoding, len(own), len(prompt.text))
 
 
 def _alone(tokenizer: PreTrainedTokenizerBase, answer: str) -> Encoded:
-    return _after(tokenizer, answer, _encoding(tokenizer, answer, add_special_tokens=False), 0, 0)
+    return _after(tokenizer, answer, encoding_of(tokenizer, answer, target=True), 0, 0)
 
 
 def _after(tokenizer: PreTrainedTokenizerBase, answer: str, encoding: Any, first: int, start: int) -> Encoded:

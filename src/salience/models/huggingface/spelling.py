@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from salience.core.executor import lock_of
 from salience.core.text import Encoded, Span
+from salience.models.huggingface.pieces import encoding_of
 
 BROKEN = "\ufffd"
 """What decoding shows for bytes that are not a whole character."""
@@ -46,7 +47,9 @@ def control_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 def _tokenised(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str) -> list[Span] | None:
     """The tokenizer's own offsets, if it makes these ids of the text."""
-    encoding = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False).encodings[0]  # pyright: ignore
+    if not tokenizer.is_fast:
+        return None
+    encoding = encoding_of(tokenizer, text)
     return list(encoding.offsets) if encoding.ids == list(ids) else None
 
 

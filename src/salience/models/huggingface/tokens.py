@@ -3,11 +3,13 @@
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from math import isnan
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
 from salience.core.executor import lock_of
+from salience.core.settings import LARGEST
 from salience.core.text import LONG, Encoded, Span, Text, beginning, ending, unread
 from salience.errors import BadInput, BadModel, TruncatedText, too_long
 
@@ -34,6 +36,40 @@ def check_offsets(tokenizer: PreTrainedTokenizerBase) -> None:
         raise BadModel(
             f"{type(tokenizer).__name__} is a slow tokenizer and has no character offsets, so scores cannot be mapped "
             "to the text. Load the fast version: AutoTokenizer.from_pretrained(..., use_fast=True)."
+        )
+
+
+def longest(tokenizer: PreTrainedTokenizerBase, name: str) -> int | None:
+    """The most tokens that the tokenizer says the model can read; None if it sets no limit."""
+    named: Any = tokenizer.model_max_length
+    if isinstance(named, bool) or not isinstance(named, int | float) or isnan(named):
+        raise BadModel(f"model_max_length of the tokenizer of {name} is {named!r}; set it to a whole number")
+    return int(min(named, LARGEST)) if named > 0 else None
+
+
+def replacements(tokenizer: PreTrainedTokenizerBase, size: int) -> dict[str, int]:
+    """The tokens that can replace an erased one, for a model with ``size`` word vectors."""
+    ids = {k: getattr(tokenizer, f"{k}_token_id", None) for k in ("mask", "unk", "pad")}
+    return {k: int(v) for k, v in ids.items() if v is not None and v < size}
+
+
+def check_ids(encoded: Encoded, size: int, name: str) -> None:
+    """Raise if the tokenizer has tokens that the model, with ``size`` word vectors, has none for."""
+    largest = max(encoded.ids)
+    if largest >= size:
+        token = encoded.tokens[encoded.ids.index(largest)]
+        raise BadModel(
+            f"the tokenizer of {name} gives {token!r} the id {largest}, but the model has {size} word "
+            "vectors. Use the tokenizer it was trained with, or resize its embeddings (resize_token_embeddings)."
+        )
+
+
+def check_room(tokens: int, window: int, what: str, name: str) -> None:
+    """Raise if there are more tokens than the model can read; cut off, it would answer another prompt."""
+    if tokens > window:
+        raise BadInput(
+            f"{what} has {tokens:,} tokens, {tokens - window:,} more than the {window:,} that {name} can read; "
+            "shorten it"
         )
 
 

@@ -107,7 +107,7 @@ class AnswerExplanation:
 
     def _scored(self, found: Sequence[Part]) -> list[Segment]:
         size = self.prompt_tokens
-        special = self._special[:size]
+        special = self.special[:size]
         scores, _ = sums(found, self.source_offsets[:size], self.total[:size], special)
         return [
             Segment(part.name, self.prompt[part.start : part.end], part.start, part.end, score)
@@ -117,10 +117,11 @@ class AnswerExplanation:
     @property
     def template(self) -> float:
         """The scores of special and template tokens, which belong to no segment, added up."""
-        return float(sum(score for score, special in zip(self.total, self._special, strict=True) if special))
+        return float(sum(score for score, special in zip(self.total, self.special, strict=True) if special))
 
     @property
-    def _special(self) -> tuple[bool, ...]:
+    def special(self) -> tuple[bool, ...]:
+        """Which source tokens are special: those of a template, or without characters."""
         return self.source_special or tuple(a == b for a, b in self.source_offsets)
 
     # ------------------------------------------------------------------------------------------------------ the answer
@@ -133,14 +134,18 @@ class AnswerExplanation:
         start = self.answer.find(text) if text else -1
         if start < 0:
             raise BadInput(f"{text!r} is not part of the answer {self.answer!r}")
-        self._check_matrix("a part of the answer")
         end = start + len(text)
-        rows = [n for n, (a, b) in enumerate(self.answer_offsets) if a < end and b > start]
+        return self.answer_tokens_at([n for n, (a, b) in enumerate(self.answer_offsets) if a < end and b > start])
+
+    def answer_tokens_at(self, rows: Sequence[int]) -> "AnswerExplanation":
+        """Return the explanation of some tokens of the answer alone, by their numbers from 0."""
+        self._check_matrix("a part of the answer")
         matrix = tuple(self.matrix[n] for n in rows)
         return replace(
             self,
             answer_tokens=tuple(self.answer_tokens[n] for n in rows),
             answer_offsets=tuple(self.answer_offsets[n] for n in rows),
+            answer_ids=tuple(self.answer_ids[n] for n in rows) if self.answer_ids else (),
             matrix=matrix,
             values=tuple(self.values[n] for n in rows) if self.values else (),
             total=tuple(self._joined([v or 0.0 for v in column]) for column in zip(*matrix, strict=True)),
@@ -186,7 +191,7 @@ class AnswerExplanation:
     def words(self) -> tuple[list[str], list[str], list[list[float]]]:
         """Source words, answer words, and the matrix over them: a mean over the tokens of each word of the answer."""
         own = self.source_words()
-        theirs = members(self.answer, self.answer_offsets, [a == b for a, b in self.answer_offsets])
+        theirs = self.answer_words()
         matrix = [
             [
                 sum(self._joined([self.matrix[t][s] or 0.0 for s in columns]) for t in rows) / len(rows)
@@ -196,13 +201,23 @@ class AnswerExplanation:
         ]
         return [word for word, _ in own], [self.answer[a:b] for (a, b), _ in theirs], matrix
 
+    def prompt_words(self) -> list[tuple[Span, float]]:
+        """The words of the prompt, as spans of it, with their scores for the whole answer."""
+        size = self.prompt_tokens or len(self.source_tokens)
+        groups = members(self.prompt, self.source_offsets[:size], self.special[:size])
+        return [(span, self._joined([self.total[s] for s in tokens])) for span, tokens in groups]
+
+    def answer_words(self) -> list[tuple[Span, list[int]]]:
+        """The words of the answer, as spans of it, each with its tokens."""
+        return members(self.answer, self.answer_offsets, [a == b for a, b in self.answer_offsets])
+
     def word_totals(self) -> list[tuple[str, float]]:
         """The words of the prompt, then those of the answer so far, with their scores for the whole answer."""
         return [(word, self._joined([self.total[s] for s in tokens])) for word, tokens in self.source_words()]
 
     def source_words(self) -> list[tuple[str, list[int]]]:
         """The words of the prompt, then of the answer so far, each with its source tokens. Special ones have none."""
-        size, start, special = self.prompt_tokens or len(self.source_tokens), len(self.prompt), self._special
+        size, start, special = self.prompt_tokens or len(self.source_tokens), len(self.prompt), self.special
         said = [(a - start, b - start) for a, b in self.source_offsets[size:]]
         before = members(self.prompt, self.source_offsets[:size], special[:size])
         after = members(self.answer, said, special[size:])

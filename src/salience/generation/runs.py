@@ -70,15 +70,22 @@ def explain_answer_data(
 
     >>> explain_answer_data("my-lm", "prompts.jsonl", "run", generate=64, by="sentence")         # doctest: +SKIP
     """
-    task = Answering(
-        as_list(method or DEFAULT),
-        settings,
-        {"kind": kind, "by": by, "segments": segments, "per": per, "through_answer": through_answer},
-        {"max_new_tokens": generate, **(generation or {})},
-    )
+    form = {"kind": kind, "by": by, "segments": segments, "per": per, "through_answer": through_answer}
+    task = answering(method, settings, form, generate, generation)
     options = RunOptions(engine, workers, address, budget, rows_per_part, limit, max_rejected, report)
     process_data(task, model, data, out, options)
     return open_answers(out)
+
+
+def answering(
+    method: AnyMethod | Sequence[AnyMethod] | None,
+    settings: Mapping[str, Any],
+    form: Mapping[str, Any],
+    generate: int,
+    generation: Mapping[str, Any] | None,
+) -> "Answering":
+    """The task of :func:`explain_answer_data`; ``form`` are the other arguments of :func:`requested`."""
+    return Answering(as_list(method or DEFAULT), settings, form, {"max_new_tokens": generate, **(generation or {})})
 
 
 @dataclass(frozen=True, slots=True)

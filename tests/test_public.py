@@ -12,8 +12,8 @@ import salience
 ROOT = Path(__file__).parents[1]
 TOP = [
     "AnswerExplanation", "Explanation", "Prompt", "SalienceTrainer", "Target", "__version__", "audit", "evaluate",
-    "evaluate_data", "explain", "explain_answer", "explain_answers", "explain_data", "fit", "follow", "load", "open_run",
-    "wrap",
+    "evaluate_data", "explain", "explain_answer", "explain_answers", "explain_data", "fit", "follow", "load",
+    "open_run", "wrap",
 ]  # fmt: skip
 PACKAGES = {
     "salience.audits": ["Audit", "Callbacks", "Finding", "Measure", "RETRAINED", "TESTS", "audit"],

@@ -163,7 +163,7 @@ def _prompts(texts: Sequence[str], answer: AnswerOptions) -> Sequence[object]:
     if not texts:
         raise BadInput("no TEXT; pass a prompt, a chat with --chat, or a whole data set with --data and --out")
     if answer.passages is None:
-        return [Prompt.of(text) for text in texts]
+        return texts
     passages = read_passages(answer.passages)
     return [Prompt.with_context(text, passages) for text in texts]
 

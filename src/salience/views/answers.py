@@ -455,7 +455,7 @@ _STYLE = """
 .salience.answers mark { position: relative; --s: var(--t); --c: var(--u, transparent); --l: var(--v, transparent);
   --k: var(--b, solid); background: color-mix(in srgb, var(--c) calc(var(--s) * 100%), transparent);
   border-bottom: calc(var(--s) * 3px) var(--k) var(--l); cursor: default; }
-.salience.answers mark::after { content: var(--n, ""); position: absolute; left: 0; top: 100%; z-index: 1;
+.salience.answers mark::after { content: var(--n, ""); position: absolute; left: 0; top: calc(100% + 3px); z-index: 1;
   font: .65rem/1 ui-monospace, monospace; color: var(--quiet); white-space: nowrap; pointer-events: none; }
 .salience.answers mark:is(:hover, :focus) { outline: 2px solid var(--ink); outline-offset: 1px; border-radius: 3px; }
 .salience.answers .text { line-height: 2.3; }

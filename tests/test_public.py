@@ -11,8 +11,9 @@ import salience
 
 ROOT = Path(__file__).parents[1]
 TOP = [
-    "Explanation", "SalienceTrainer", "Target", "__version__", "audit", "evaluate", "evaluate_data", "explain",
-    "explain_data", "fit", "follow", "load", "open_run", "wrap",
+    "AnswerExplanation", "Explanation", "Prompt", "SalienceTrainer", "Target", "__version__", "audit", "evaluate",
+    "evaluate_data", "explain", "explain_answer", "explain_answers", "explain_data", "fit", "follow", "load",
+    "open_run", "wrap",
 ]  # fmt: skip
 PACKAGES = {
     "salience.audits": ["Audit", "Callbacks", "Finding", "Measure", "RETRAINED", "TESTS", "audit"],
@@ -24,7 +25,10 @@ PACKAGES = {
         "Agreement", "Callbacks", "Course", "Dynamics", "Flow", "Followed", "FollowedText", "Order", "accuracy_match",
         "agreement", "chance", "follow", "read_follow", "two_tokens",
     ],
-    "salience.generation": ["AnswerExplanation", "AnswerTarget", "explain_answer"],
+    "salience.generation": [
+        "ANSWER_METHODS", "AnswerExplanation", "AnswerRun", "AnswerTarget", "Message", "Passage", "Prompt", "Segment",
+        "context_cite", "explain_answer", "explain_answer_data", "explain_answers", "open_answers",
+    ],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
         "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient",

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from salience.audits import audit
+    from salience.core.prompts import Prompt
     from salience.core.target import Target
     from salience.dynamics import follow
     from salience.evaluation.evaluator import evaluate
     from salience.evaluation.runs import evaluate_data
     from salience.explanations.explainer import explain
     from salience.explanations.explanation import Explanation
+    from salience.generation.explaining import explain_answer, explain_answers
+    from salience.generation.explanation import AnswerExplanation
     from salience.models import load
     from salience.models.huggingface import wrap
     from salience.runs.driver import explain_data
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
     from salience.training.loop import fit
 
 __all__ = [
+    "AnswerExplanation",
     "Explanation",
+    "Prompt",
     "SalienceTrainer",
     "Target",
     "__version__",
@@ -27,6 +32,8 @@ __all__ = [
     "evaluate",
     "evaluate_data",
     "explain",
+    "explain_answer",
+    "explain_answers",
     "explain_data",
     "fit",
     "follow",
@@ -37,6 +44,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AnswerExplanation": "salience.generation.explanation",
+    "Prompt": "salience.core.prompts",
+    "explain_answer": "salience.generation.explaining",
+    "explain_answers": "salience.generation.explaining",
     "Explanation": "salience.explanations.explanation",
     "SalienceTrainer": "salience.training.hf_trainer",
     "Target": "salience.core.target",

@@ -183,13 +183,13 @@ def test_markup_and_escapes_of_the_text_are_shown_literally(colour: bool, level:
 @given(TEXTS)
 def test_the_whole_text_is_there_in_its_order(text: str):
     e = made(text)
-    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    shown = terminal.sentence(e, pieces(e), terminal.Paint(True, DARK))
     assert shown.plain == visible(text)
 
 
 def test_unread_text_is_noted_and_struck_out():
     e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (0, 0), (0, 0)), unseen=((7, 11),))
-    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    shown = terminal.sentence(e, pieces(e), terminal.Paint(True, DARK))
     assert shown.plain == "A fine film"
     assert [shown.plain[s.start : s.end] for s in shown.spans if "strike" in str(s.style)] == ["film"]
     assert "the model did not read 4 of the text's 11 characters" in printed([e], colour=False)
@@ -229,18 +229,18 @@ def test_the_ground_is_the_terminals():
 
 def test_white_space_shows_a_mark_where_it_has_a_colour():
     e = spaced((0.1, 1.0, -0.9, 0.0, 0.5))
-    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    shown = terminal.sentence(e, pieces(e), terminal.Paint(True, DARK))
     assert shown.plain == "A fine⏎⏎\n\n film"
-    assert terminal.sentence(e, pieces(e), terminal._Paint(False, DARK)).plain == "A fine(++)⏎⏎(--)\n\n film(+)"
+    assert terminal.sentence(e, pieces(e), terminal.Paint(False, DARK)).plain == "A fine(++)⏎⏎(--)\n\n film(+)"
     assert re.search(r"⏎⏎ +-0\.9000", printed([e], colour=False))
 
 
 def test_white_space_without_a_colour_is_itself():
     e = spaced((0.1, 1.0, 0.01, 0.0, 0.5))
-    assert terminal.sentence(e, pieces(e), terminal._Paint(True, DARK)).plain == e.text
+    assert terminal.sentence(e, pieces(e), terminal.Paint(True, DARK)).plain == e.text
 
 
 def test_a_word_cut_in_two_is_struck_out_from_there():
     e = made("A fine film", offsets=((0, 0), (0, 1), (2, 6), (7, 9), (0, 0)), unseen=((9, 11),))
-    shown = terminal.sentence(e, pieces(e), terminal._Paint(True, DARK))
+    shown = terminal.sentence(e, pieces(e), terminal.Paint(True, DARK))
     assert [shown.plain[s.start : s.end] for s in shown.spans if "strike" in str(s.style)] == ["lm"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from salience.cli.checks import ANSWER_METHODS, METHODS
 from salience.cli.options import example_lines
 from salience.core.characters import to_json
 
@@ -22,9 +23,13 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     The list shows the cost, the requirements and the paper of each method. With NAME, the full description and the
     settings of that method are shown.
     """
-    from salience.methods import METHODS, find_method
+    from salience.generation import context_cite
+    from salience.methods import METHODS as EVERY
+    from salience.methods import find_method
 
-    described = [_described(m) for m in (map(find_method, names) if names else METHODS)]
+    answers = {context_cite.__name__: context_cite}
+    chosen = [answers.get(name) or find_method(name) for name in names] if names else [*EVERY, *answers.values()]
+    described = [_described(m) for m in chosen]
     _print_all(described, as_json, full=bool(names))
 
 
@@ -103,10 +108,27 @@ def _described(method: Callable[..., Any]) -> dict[str, Any]:
         "summary": text[0] if text else "",
         "needs": facts.get("Needs"),
         "cost": facts.get("Cost"),
+        "explains": _explained(method.__name__),
         "paper": facts.get("Paper"),
         "settings": settings,
         "about": "\n".join(text[1:]).strip(),
     }
+
+
+RECOMMENDED = {
+    "lrp": "all tokens of an answer from one pass",
+    "occlusion": "what the answer loses without a word or segment",
+    "context_cite": "which passages or sentences an answer rests on",
+}
+"""The methods recommended for answers of language models, and what for."""
+
+
+def _explained(name: str) -> str:
+    """What a method explains, and whether it is recommended for language models."""
+    if name not in ANSWER_METHODS:
+        return "predictions"
+    what = "predictions; answers of language models" if name in METHODS else "answers of language models"
+    return f"{what} (recommended: {RECOMMENDED[name]})" if name in RECOMMENDED else what
 
 
 def _facts(lines: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -145,10 +167,10 @@ def _print(method: Mapping[str, Any], *, full: bool) -> None:
     click.echo(click.wrap_text(method["summary"], width, "  ", "  "))
     if full and method["about"]:
         click.echo(f"\n{click.wrap_text(method['about'], width, '  ', '  ', preserve_paragraphs=True)}\n")
-    for fact in ("aspect", "better", "cost", "needs", "paper"):
+    for fact in ("aspect", "better", "cost", "needs", "explains", "paper"):
         if method.get(fact):
-            wrapped = click.wrap_text(method[fact], width, " " * 9, " " * 9).lstrip()
-            click.echo(click.style(f"  {fact:<6} ", dim=True) + wrapped)
+            wrapped = click.wrap_text(method[fact], width, " " * 11, " " * 11).lstrip()
+            click.echo(click.style(f"  {fact:<8} ", dim=True) + wrapped)
     if full:
         click.echo("\n  settings" if method["settings"] else "\n  no settings")
         for line in _settings_table(method["settings"], width):

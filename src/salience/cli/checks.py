@@ -14,6 +14,11 @@ METHODS = (
 )  # fmt: skip
 """The names of ``salience.methods.METHODS``; a test compares them."""
 
+ANSWER_METHODS = (
+    *(name for name in METHODS if name not in ("output_relevance", "attention_x_relevance")), "context_cite"
+)  # fmt: skip
+"""The names of ``salience.generation.ANSWER_METHODS``; a test compares them."""
+
 METRICS = (
     "comprehensiveness", "sufficiency", "log_odds", "decision_flip", "deletion_area", "insertion_area", "hiding_area",
     "revealing_area", "infidelity", "loo_spearman", "loo_kendall", "token_f1", "iou_f1", "auprc", "average_precision",

@@ -1,23 +1,22 @@
 """``salience explain``: explains single texts, or a whole data set into a run folder."""
 
-import dataclasses
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli.answers import explain_answers
+from salience.cli.answers import AnswerCall, answers_in_words, explain_answer_data, explain_answers
 from salience.cli.checks import check_model, check_names
+from salience.cli.datasets import print_estimate, run_data
 from salience.cli.options import (
+    AnswerOptions,
     DataOptions,
     Display,
     ModelOptions,
     Question,
+    answer_options,
     data_options,
     display,
     example_lines,
@@ -26,17 +25,12 @@ from salience.cli.options import (
     question,
     source_of,
 )
-from salience.cli.output import print_wide, report_rejected, sink
-from salience.core.characters import to_json, visible
+from salience.cli.output import print_wide, progress_bar, sink
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
     from salience.core.text import Text
     from salience.core.types import Model
-    from salience.views.progress import Report
-
-PATIENCE = 2.0
-"""Seconds before a progress bar appears."""
 
 WINDOW = 32
 """Texts explained at a time; their results are shown while the next ones are computed."""
@@ -53,6 +47,10 @@ WINDOW = 32
         "salience explain - --json < reviews.txt > scores.jsonl",
         "salience explain --data reviews.jsonl --out run        (a data set; run again to resume)",
         'salience explain --model gpt2 --target " Paris" "The capital of France is"',
+        'salience explain "The capital of France is" --model my-lm --generate 12      (why these words)',
+        'salience explain "The capital of France is" --model my-lm --answer Paris --against-answer London',
+        "salience explain --chat chat.json --model my-lm --generate 64 --by turn",
+        'salience explain "Who won?" --context passages.jsonl --model my-lm --generate 64 --by document',
         'salience explain --model my-translator "Ein Mann schläft."        (which word made each word)',
     )
 )
@@ -60,6 +58,7 @@ WINDOW = 32
 @click.option("--decoded", is_flag=True, help="Show the words that each token decodes to in the layers of --layer.")
 @click.option("--pair", "pairs", metavar="TEXT", multiple=True, help="Second text of a sentence pair; once per TEXT.")
 @question
+@answer_options
 @display
 @model
 @data_options
@@ -70,6 +69,7 @@ def explain(
     decoded: bool,
     pairs: tuple[str, ...],
     question: Question,
+    answer: AnswerOptions,
     display: Display,
     model: ModelOptions,
     data: DataOptions,
@@ -79,28 +79,35 @@ def explain(
     Quote each TEXT; every TEXT is explained separately. Use - to read texts from standard input, one per line,
     and -- before a text that starts with a dash.
 
+    With --generate, --answer, --chat or --context, the answer of a language model is explained: how much each part
+    of the prompt contributed to each token of the answer.
+
     With --data and --out, a whole data set is explained into a folder of Parquet files. Finished parts are
     saved; run the same command to resume. `salience show` and `salience export` read the folder.
     """
-    if data.data is None and question.target is None and _answers(model.model):
-        if pairs or decoded or question.layer is not None:
-            raise BadInput(f"{model.model} answers with a text; leave out --pair, --decoded and --layer")
-        explain_answers(_texts(texts, ())[: data.limit], model, question, display, kind=_given_kind(context, question))
+    asked = given_options(context, AnswerOptions)
+    if asked or (data.data is None and question.target is None and answers_in_words(model.model)):
+        if pairs or decoded or display.view != "text":
+            raise BadInput("an answer is explained word by word; leave out --pair, --decoded and --view")
+        call = AnswerCall(model, question, answer, display, data, _given_kind(context, question), asked)
+        call.check(data_only=_data_only(context))
+        if data.data is None:
+            explain_answers(call, [str(text) for text in _texts(texts, ())[: data.limit]] if texts else [])
+        else:
+            _check_run_only(texts, pairs, decoded, display)
+            explain_answer_data(call)
         return
     check_names(question.methods)
     if data.data is None:
         if not texts:
             raise BadInput("no TEXT; pass a text, or a whole data set with --data and --out")
-        if extra := [one for one in given_options(context, DataOptions) if one not in ("--quiet", "--limit")]:
+        if extra := _data_only(context):
             raise BadInput(f"{extra[0]} is only used with --data, which names a whole data set")
         if decoded and (question.layer is None or display.as_json or display.files):
             raise BadInput("--decoded prints the words of layers in the terminal; name a --layer, or --layer all")
         _explain_texts(_texts(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)
         return
-    if texts or pairs or decoded or display.files:
-        raise BadInput(
-            "--data writes a run folder; leave out TEXT, --pair, --decoded, --html, --png and --svg, and pass --out"
-        )
+    _check_run_only(texts, pairs, decoded, display)
     if data.dry_run:
         _estimate(model, question, data, display.as_json)
     elif data.out is None:
@@ -109,11 +116,16 @@ def explain(
         _explain_data(model, question, data, display.as_json)
 
 
-def _answers(name: str) -> bool:
-    """Whether a model answers with texts, which are explained word by word."""
-    from salience.models.files import folder_of, is_seq2seq
+def _data_only(context: click.Context) -> list[str]:
+    """The given options that have a meaning only for a whole data set."""
+    return [one for one in given_options(context, DataOptions) if one not in ("--quiet", "--limit")]
 
-    return is_seq2seq(folder_of(name))
+
+def _check_run_only(texts: Sequence[str], pairs: Sequence[str], decoded: bool, display: Display) -> None:
+    if texts or pairs or decoded or display.files:
+        raise BadInput(
+            "--data writes a run folder; leave out TEXT, --pair, --decoded, --html, --png and --svg, and pass --out"
+        )
 
 
 def _given_kind(context: click.Context, question: Question) -> Any:
@@ -138,7 +150,7 @@ def _explain_texts(
         loaded = load(model.model, **model.options)
         loaded.executor.budget = model.budget or loaded.executor.budget
         target = Target(question.target, question.against, question.kind)
-        with _progress(len(texts), quiet) as step:
+        with progress_bar(len(texts), quiet) as step:
             rows = explain_each(loaded, texts, methods, [target] * len(texts), window=WINDOW)
             for text, row in zip(texts, rows, strict=True):
                 step()
@@ -184,43 +196,6 @@ def _lines() -> list[str]:
     return [line.rstrip("\r") for line in lines if line.strip()]
 
 
-@contextmanager
-def _progress(total: int, quiet: bool) -> Generator[Callable[[], None]]:
-    """A progress bar on standard error, shown only in a terminal and only after a delay."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    counted = (MofNCompleteColumn(), TimeRemainingColumn()) if total > 1 else (TimeElapsedColumn(),)
-    progress = Progress(TextColumn("explaining"), BarColumn(), *counted, console=Console(stderr=True), transient=True)
-    task = progress.add_task("", total=total if total > 1 else None)
-    timer = Timer(PATIENCE, progress.start)
-    timer.daemon = True
-    timer.start()
-
-    def step() -> None:
-        progress.advance(task)
-        if sys.stdout.isatty():  # the results appear in the same terminal
-            timer.cancel()
-            progress.stop()
-
-    try:
-        yield step
-    finally:
-        timer.cancel()
-        timer.join()
-        progress.stop()
-
-
 # ------------------------------------------------------------------------------------------------------ data sets
 
 
@@ -230,10 +205,11 @@ def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_jso
     source = source_of(str(data.data), asdict(data))
     from salience.models.loading import Checkpoint
     from salience.runs.driver import estimate
-    from salience.views.progress import counted, duration, size
 
-    with counted("estimating", quiet=data.quiet) as report:
-        cost = estimate(
+    print_estimate(
+        data,
+        as_json,
+        lambda report: estimate(
             Checkpoint(model.model, model.options),
             source,
             question.chosen,
@@ -243,14 +219,8 @@ def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_jso
             limit=data.limit,
             report=report,
             **question.set(),
-        )
-    if as_json:
-        click.echo(to_json(dataclasses.asdict(cost)))
-        return
-    click.echo(f"{cost.texts:,} texts, about {cost.tokens:,} tokens")
-    click.echo(f"about {cost.passes:,} passes of up to {cost.budget:,} tokens")
-    click.echo(f"about {duration(cost.seconds)} with one worker, and {size(cost.bytes)} on disk")
-    click.echo(f"measured on a sample of {cost.sample} texts")
+        ),
+    )
 
 
 def _explain_data(model: ModelOptions, question: Question, data: DataOptions, as_json: bool) -> None:
@@ -259,49 +229,20 @@ def _explain_data(model: ModelOptions, question: Question, data: DataOptions, as
     from salience.models.loading import Checkpoint
     from salience.runs.driver import explain_data
 
-    earlier = _finished(Path(str(data.out)))
-    try:
-        with _reporter(as_json, data.quiet) as report:
-            run = explain_data(
-                Checkpoint(model.model, model.options),
-                source,
-                str(data.out),
-                question.chosen,
-                target=question.target,
-                against=question.against,
-                kind=question.kind,
-                budget=model.budget,
-                report=report,
-                **data.work,
-                **question.set(),
-            )
-    except KeyboardInterrupt:
-        if not data.quiet:
-            click.echo("Stopped. Finished parts are saved; run the same command to resume.", err=True)
-        raise
-    done = run.manifest["finished"]
-    if as_json:
-        click.echo(to_json({"event": "finished", "run": str(data.out), **done}))
-        return
-    report_rejected(run.path)
-    if not data.quiet:
-        cut = f"; {done['truncated']:,} truncated to the maximum length of the model" if done["truncated"] else ""
-        status = f"{data.out} is already complete:" if done == earlier else f"explained into {data.out}:"
-        click.echo(visible(f"{status} {done['texts']:,} texts{cut}"), err=True)
-
-
-def _finished(folder: Path) -> object:
-    """How the run in a folder finished, if there is a finished run."""
-    from salience.runs.run import open_run
-
-    return open_run(folder).manifest["finished"] if (folder / "manifest.json").is_file() else None
-
-
-def _reporter(as_json: bool, quiet: bool) -> "AbstractContextManager[Report]":
-    from salience.views import progress
-
-    if as_json:
-        return progress.events()
-    if quiet:
-        return progress.silence()
-    return progress.bar() if sys.stderr.isatty() else progress.lines()
+    run_data(
+        data,
+        as_json,
+        lambda report: explain_data(
+            Checkpoint(model.model, model.options),
+            source,
+            str(data.out),
+            question.chosen,
+            target=question.target,
+            against=question.against,
+            kind=question.kind,
+            budget=model.budget,
+            report=report,
+            **data.work,
+            **question.set(),
+        ),
+    )

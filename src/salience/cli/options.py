@@ -64,7 +64,7 @@ class Commands(click.Group):
         return name, command, rest
 
 
-ONE_PER_TEXT = ("pairs",)
+ONE_PER_TEXT = ("pairs", "answers", "against_answers")
 """Options that may be given twice with the same value."""
 
 
@@ -238,11 +238,71 @@ question = gathered(
 )
 
 
-def pairs(texts: Iterable[str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """The answer of a language model to explain: which one, and in which form."""
+
+    generate: int | None
+    generation: tuple[str, ...]
+    answers: tuple[str, ...]
+    against_answers: tuple[str, ...]
+    chat: Path | None
+    passages: str | None
+    by: Any
+    segments: str | None
+    per: Any
+    through_answer: bool
+    token: str | None
+    answer_column: str | None
+    chat_column: str | None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The settings of generation."""
+        return pairs(self.generation, "--generation")
+
+
+answer_options = gathered(
+    AnswerOptions,
+    click.option("--generate", type=COUNT, metavar="N", help="Generate an answer of at most N tokens and explain it."),
+    click.option(
+        "--generation", metavar="NAME=VALUE", multiple=True, help="Setting of generate, such as do_sample=true."
+    ),
+    click.option("--answer", "answers", metavar="ANSWER", multiple=True, help="Explain this answer; once per TEXT."),
+    click.option(
+        "--against-answer",
+        "against_answers",
+        metavar="ANSWER",
+        multiple=True,
+        help="Explain why the answer rather than this one; once per TEXT.",
+    ),
+    click.option("--chat", metavar="FILE", type=click.Path(path_type=Path), help="JSON file of messages, as a prompt."),
+    click.option("--context", "passages", metavar="FILE", help="Passages that TEXT is a question about, one per row."),
+    click.option(
+        "--by",
+        type=click.Choice(["word", "sentence", "line", "paragraph", "turn", "document"]),
+        help="Segments of the prompt to score.",
+    ),
+    click.option("--segments", metavar="REGEX", help="Score the matches of a regular expression in the prompt."),
+    click.option(
+        "--per",
+        type=click.Choice(["token", "answer"]),
+        default="token",
+        show_default=True,
+        help="Explain each token of the answer, or only the whole.",
+    ),
+    click.option("--through-answer", is_flag=True, help="Pass credit of the answer's own tokens on to the prompt."),
+    click.option("--token", metavar="N|WORD", help="Colour the prompt by the Nth token, or a part, of the answer."),
+    click.option("--answer-column", metavar="NAME", help="With --data: column of the answers."),
+    click.option("--chat-column", metavar="NAME", help="With --data: column of chats, instead of texts."),
+)
+
+
+def pairs(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Parse KEY=VALUE options into settings."""
-    parsed = list(map(_pair, texts))
+    parsed = [_pair(text, option) for text in texts]
     if twice := [key for key, count in Counter(key for key, _ in parsed).items() if count > 1]:
-        raise BadInput(f"--set {twice[0]} is given twice; it takes one value")
+        raise BadInput(f"{option} {twice[0]} is given twice; it takes one value")
     return dict(parsed)
 
 
@@ -262,10 +322,13 @@ def evaluation_settings(texts: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-def _pair(text: str) -> tuple[str, Any]:
+EXAMPLES = {"--set": "samples=100", "--generation": "temperature=0.7"}
+
+
+def _pair(text: str, option: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not (key.strip() and equals):
-        raise BadInput(f"--set {text!r} is not of the form key=value; use, for example, --set samples=100")
+        raise BadInput(f"{option} {text!r} is not of the form key=value; use, for example, {option} {EXAMPLES[option]}")
     return key.strip(), _value(value)
 
 
@@ -336,7 +399,7 @@ class DataOptions:
     subset: str | None
     delimiter: str | None
     limit: int | None
-    rows_per_part: int
+    rows_per_part: int | None
     max_rejected: float
     engine: str
     workers: int | None
@@ -347,9 +410,13 @@ class DataOptions:
     @property
     def work(self) -> dict[str, Any]:
         """The arguments of :func:`salience.explain_data` that control the run."""
-        names = ("engine", "address", "rows_per_part", "max_rejected", "limit")
-        return {"workers": self.workers or "auto", **{name: getattr(self, name) for name in names}}
+        names = ("engine", "address", "max_rejected", "limit")
+        named = {name: getattr(self, name) for name in names}
+        return {"workers": self.workers or "auto", "rows_per_part": self.rows_per_part or TEXTS_PER_PART, **named}
 
+
+TEXTS_PER_PART = 1000
+"""Rows per output file of a run, unless another number is given."""
 
 DELIMITER = click.option(
     "--delimiter", metavar="CHAR", help="Separator of the fields of CSV files, such as ';'.  [default: a comma]"
@@ -370,7 +437,7 @@ data_options = gathered(
     DELIMITER,
     click.option("--limit", type=COUNT, metavar="N", help="Explain only the first N texts; a run can continue later."),
     click.option(
-        "--rows-per-part", type=COUNT, default=1000, show_default=True, metavar="N", help="Rows per output file."
+        "--rows-per-part", type=COUNT, metavar="N", help="Rows per output file.  [default: 1000; 20 of answers]"
     ),
     click.option(
         "--max-rejected", type=FRACTION, default=0.1, show_default=True, help="Allowed share of invalid rows."
@@ -404,6 +471,7 @@ def source_of(name: str | Path, options: Mapping[str, Any], *, labelled: bool = 
         split=options.get("split"),
         subset=options.get("subset"),
         target=options.get("target_column"),
+        chat=options.get("chat_column"),
         keep=options.get("keep") or (),
     )
 

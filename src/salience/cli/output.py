@@ -1,10 +1,12 @@
 """Writes explanations to the terminal, as JSON Lines, as a page or as an image."""
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import wrap
+from threading import Timer
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from salience.explanations.explanation import Explanation
+
+PATIENCE = 2.0
+"""Seconds before a progress bar appears."""
 
 Show = Callable[[Sequence["Explanation"]], None]
 """Called with the explanations of one text."""
@@ -166,3 +171,40 @@ def check_place(path: Path) -> None:
         raise BadInput(f"{path} is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise BadInput(f"the folder {path.parent} does not exist; create it first")
+
+
+@contextmanager
+def progress_bar(total: int, quiet: bool) -> Generator[Callable[[], None]]:
+    """A progress bar on standard error, shown only in a terminal and only after a delay."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    counted = (MofNCompleteColumn(), TimeRemainingColumn()) if total > 1 else (TimeElapsedColumn(),)
+    shown = Progress(TextColumn("explaining"), BarColumn(), *counted, console=Console(stderr=True), transient=True)
+    task = shown.add_task("", total=total if total > 1 else None)
+    timer = Timer(PATIENCE, shown.start)
+    timer.daemon = True
+    timer.start()
+
+    def step() -> None:
+        shown.advance(task)
+        if sys.stdout.isatty():  # the results appear in the same terminal
+            timer.cancel()
+            shown.stop()
+
+    try:
+        yield step
+    finally:
+        timer.cancel()
+        timer.join()
+        shown.stop()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from salience.cli.answers import answer_sink
 from salience.cli.options import COUNT, SHARE, Display, Number, display, example_lines
 from salience.cli.output import check_place, sink, written
 from salience.core.characters import to_json
@@ -48,6 +49,11 @@ def show(
     display: Display,
 ) -> None:
     """Show the explanations stored in the folder RUN."""
+    if _holds_answers(run):
+        if label is not None or wrong or sort is not None:
+            raise BadInput(f"{run} holds explained answers; leave out --label, --wrong and --sort")
+        _show_answers(run, columns, ids, None if ids else first, display)
+        return
     from salience.runs.run import open_run
 
     opened = open_run(run)
@@ -64,6 +70,29 @@ def show(
             )
         if not shown:
             raise BadInput(_nothing(opened, label, wrong))
+
+
+def _holds_answers(run: Path) -> bool:
+    from salience.runs.folder import ANSWERS, read_manifest
+
+    return (run / "manifest.json").is_file() and read_manifest(run).get("holds") == ANSWERS
+
+
+def _show_answers(
+    run: Path, columns: tuple[str, ...], ids: tuple[str, ...], first: int | None, display: Display
+) -> None:
+    from salience.generation.runs import open_answers
+
+    shown: list[str] = []
+    with answer_sink(display) as show_row:
+        for name, row in open_answers(run).rows(*columns, first=first):
+            if not ids or name in ids:
+                show_row(row)
+                shown.append(name)
+        if missing := [name for name in ids if name not in shown]:
+            raise BadInput(f"{run} holds no answer with the id {missing[0]!r}")
+        if not shown:
+            raise BadInput(f"{run} holds no explained answers yet; run the command that made it again to resume it")
 
 
 def _nothing(run: "Run", label: str | None, wrong: bool) -> str:
@@ -140,8 +169,16 @@ def _print_summary(summary: "Summary", top: int, as_json: bool) -> None:
 @click.option("--share", type=SHARE, default=0.2, show_default=True, help="Share of words in each ERASER rationale.")
 def export(run: Path, file: Path, format: str | None, column: str | None, share: float) -> None:
     """Export a run to one FILE: JSON Lines, CSV or Parquet by its ending, or ERASER rationales."""
+    check_place(file)
+    if _holds_answers(run):
+        from salience.generation.runs import open_answers
+
+        if column is not None or (format or file.suffix.lstrip(".")) != "jsonl":
+            raise BadInput(f"{run} holds explained answers, which are exported as .jsonl, by all methods")
+        open_answers(run).export(file)
+        click.echo(f"wrote {file}", err=True)
+        return
     from salience.runs.run import open_run
 
-    check_place(file)
     open_run(run).export(file, format, column=column, share=share)
     click.echo(f"wrote {file}", err=True)

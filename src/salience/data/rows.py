@@ -140,7 +140,7 @@ def _groups(records: Iterable[Record], rows: int, size: int) -> Iterator[tuple[R
 
 
 def _row(source: Source, number: int, line: int, cells: Mapping[str, object]) -> Row:
-    text = _string(cells, source.text)
+    text = _string(cells, source.text) if source.chat is None else _chat(cells, source.chat)
     return Row(
         number,
         str(number) if source.id is None else str(_number_or_string(cells, source.id)),
@@ -151,6 +151,21 @@ def _row(source: Source, number: int, line: int, cells: Mapping[str, object]) ->
         None if source.target is None else _label(cells, source.target),
         tuple((name, _kept(cells, name)) for name in source.keep),
     )
+
+
+def _chat(cells: Mapping[str, object], name: str) -> str:
+    """The messages of a chat as JSON; formats without lists, such as CSV, hold JSON already."""
+    value = cells.get(name)
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    text = _string(cells, name)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, list | dict):
+        raise Refused(f"column {name!r} is not a chat: expected a list of messages with role and content")
+    return text
 
 
 def _kept(cells: Mapping[str, object], name: str) -> str | None:

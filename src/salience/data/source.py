@@ -32,6 +32,7 @@ def source(
     target: str | None = None,
     keep: Sequence[str] = (),
     delimiter: str | None = None,
+    chat: str | None = None,
 ) -> Source:
     """Describe a data source and check that it exists and has the named columns.
 
@@ -41,7 +42,8 @@ def source(
     true labels, which are kept with explanations and learnt in training; ``target`` is the column of the labels to
     explain instead of the predictions. ``rationale`` is the column of human rationales: lists of [start, end]
     ``spans``, or the words' ``sentiments``. ``keep`` names other columns that a run keeps with the explanations.
-    ``delimiter`` separates the fields of CSV files, if not a comma.
+    ``delimiter`` separates the fields of CSV files, if not a comma. ``chat`` is the column of chats, lists of messages
+    with role and content, which are read instead of texts.
     """
     choose(spans, get_args(Spans), "unit of spans")
     if spans == "sentiments" and rationale is not None and label is None:
@@ -55,7 +57,9 @@ def source(
     if not files:
         split = library.one_split(located, subset, split)
     kept = tuple(dict.fromkeys([keep] if isinstance(keep, str) else keep))
-    checked = Source(located, files, text, pair, id, label, rationale, spans, split, subset, target, kept, delimiter)
+    checked = Source(
+        located, files, text, pair, id, label, rationale, spans, split, subset, target, kept, delimiter, chat
+    )
     has_rows = [_has_rows(checked, file) for file in checked.files or (checked.name,)]
     if not any(has_rows):
         raise BadInput(f"{located} holds no rows; expected at least one text")

@@ -29,11 +29,13 @@ class Source:
     keep: tuple[str, ...] = ()
     delimiter: str | None = None
     """The separator of CSV files, if it is not that of their ending."""
+    chat: str | None = None
+    """The column of chats, which are read instead of texts."""
 
     @property
     def columns(self) -> list[str]:
         """The columns to read, without duplicates."""
-        named = (self.text, self.pair, self.id, self.label, self.rationale, self.target, *self.keep)
+        named = (self.chat or self.text, self.pair, self.id, self.label, self.rationale, self.target, *self.keep)
         return list(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -47,6 +49,7 @@ class Row:
     number: int
     id: str
     text: str | tuple[str, str]
+    """A chat is JSON."""
     line: int
     label: str | int | float | tuple[str | int, ...] | None = None
     rationale: tuple[tuple[int, int], ...] | None = None

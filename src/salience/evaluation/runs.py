@@ -178,8 +178,9 @@ class Evaluator:
     measurement: Measurement
     target: Target
 
-    def check(self, row: Row) -> None:
-        """Every row that can be read can be measured."""
+    def encode(self, row: Row) -> Encoded:
+        (encoded,) = self.measurement.model.encode([row.text])
+        return encoded
 
     def __call__(self, rows: Sequence[Row], encoded: Sequence[Encoded]) -> Iterator[list[int] | pa.Table]:
         rationales: list[Rationale] = [row.rationale for row in rows]

@@ -4,10 +4,12 @@ from salience.core.prompts import Message, Passage, Prompt
 from salience.generation.citing import context_cite
 from salience.generation.explaining import ANSWER_METHODS, explain_answer, explain_answers
 from salience.generation.explanation import AnswerExplanation, AnswerTarget, Segment
+from salience.generation.runs import AnswerRun, explain_answer_data, open_answers
 
 __all__ = [
     "ANSWER_METHODS",
     "AnswerExplanation",
+    "AnswerRun",
     "AnswerTarget",
     "Message",
     "Passage",
@@ -15,5 +17,7 @@ __all__ = [
     "Segment",
     "context_cite",
     "explain_answer",
+    "explain_answer_data",
     "explain_answers",
+    "open_answers",
 ]

@@ -1,6 +1,7 @@
 """Why these words: an answer, and how much each token of the prompt and of the answer so far mattered to each token."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -18,7 +19,8 @@ from salience.generation.citing import context_cite
 from salience.generation.explanation import AnswerExplanation, AnswerTarget
 from salience.generation.matrices import MATRIX_METHODS
 from salience.generation.scoring import scored
-from salience.generation.segments import By, owners, segments
+from salience.generation.segments import By, owners, pattern
+from salience.generation.segments import segments as segmented
 from salience.generation.translating import TRANSLATION, explain_translations
 from salience.methods import METHODS, attention_x_relevance, output_relevance
 from salience.models.huggingface.adapter import HuggingFace
@@ -32,6 +34,8 @@ GENERATED = 32
 """The most tokens of an answer, unless another number is named."""
 
 Per = Literal["token", "answer"]
+Rule = By | re.Pattern[str]
+"""What segments are: a kind, or the matches of a regular expression."""
 
 LanguageModel = HuggingFace | EncoderDecoder
 """A model that answers with a text: a causal language model, or an encoder-decoder."""
@@ -49,13 +53,13 @@ class Request:
 
     methods: Sequence[Configured]
     kind: Kind = "log_probability"
-    by: By | None = None
+    by: Rule | None = None
     per: Per = "token"
     through_answer: bool = False
 
     def __post_init__(self) -> None:
         choose(self.per, get_args(Per), "per")
-        if self.by is not None:
+        if isinstance(self.by, str):
             choose(self.by, get_args(By), "kind of segment")
         if self.through_answer and self.per == "answer":
             raise BadInput("through_answer needs a score for every token of the answer; use per='token'")
@@ -74,6 +78,7 @@ def explain_answer(
     generate: int = GENERATED,
     generation: Mapping[str, Any] | None = None,
     by: By | None = None,
+    segments: str | None = None,
     per: Per = "token",
     kind: str = "log_probability",
     through_answer: bool = False,
@@ -87,8 +92,9 @@ def explain_answer(
     given, as text or token ids. With ``against_answer``, the scores say why this answer and not that one.
 
     ``per="token"`` scores every token of the answer, ``per="answer"`` only the whole, which is cheaper. With ``by``,
-    methods that erase parts of the prompt erase such segments, and the result lists their scores. ``through_answer``
-    passes the credit of earlier answer tokens on to the prompt. Other ``settings`` are those of the method.
+    methods that erase parts of the prompt erase such segments, and the result lists their scores; with ``segments``,
+    the matches of that regular expression. ``through_answer`` passes the credit of earlier answer tokens on to the
+    prompt. Other ``settings`` are those of the method.
 
     >>> explain_answer(model, "The capital of France is").by("word")                     # doctest: +SKIP
     """
@@ -101,6 +107,7 @@ def explain_answer(
         generate=generate,
         generation=generation,
         by=by,
+        segments=segments,
         per=per,
         kind=kind,
         through_answer=through_answer,
@@ -119,6 +126,7 @@ def explain_answers(
     generate: int = GENERATED,
     generation: Mapping[str, Any] | None = None,
     by: By | None = None,
+    segments: str | None = None,
     per: Per = "token",
     kind: str = "log_probability",
     through_answer: bool = False,
@@ -129,26 +137,74 @@ def explain_answers(
     See :func:`explain_answer`.
     """
     known = as_model(model)
+    request = requested(
+        known,
+        method,
+        settings,
+        kind=kind,
+        by=by,
+        segments=segments,
+        per="answer" if against_answers is not None else per,
+        through_answer=through_answer,
+    )
+    rows = explain_each_answer(known, prompts, request, answers, against_answers, generate, generation)
+    return [result for row in rows for result in row]
+
+
+def requested(
+    model: Model,
+    method: AnyMethod | Sequence[AnyMethod] | None,
+    settings: Mapping[str, Any],
+    *,
+    kind: str = "log_probability",
+    by: By | None = None,
+    segments: str | None = None,
+    per: Per = "token",
+    through_answer: bool = False,
+) -> Request:
+    """Check what is asked about the answers of a model."""
+    if by is not None and segments is not None:
+        raise BadInput("choose one of by, a kind of segment, and segments, a regular expression")
+    rule = by if segments is None else pattern(segments)
+    return Request(prepared(model, method, settings, rule), scale(kind), rule, per, through_answer)
+
+
+def explain_each_answer(
+    model: Model,
+    prompts: Sequence[object],
+    request: Request,
+    answers: Sequence[str | Sequence[int]] | None = None,
+    against_answers: Sequence[str] | None = None,
+    generate: int = GENERATED,
+    generation: Mapping[str, Any] | None = None,
+) -> Iterator[list[AnswerExplanation]]:
+    """Yield the explanations of each answer by every method. All prompts and answers are checked before the first."""
     _check_counts(prompts, answers, against_answers)
-    methods = prepared(known, method, settings, by)
-    request = Request(methods, scale(kind), by, "answer" if against_answers is not None else per, through_answer)
-    if isinstance(known, Seq2Seq):
-        return explain_translations(known, prompts, answers, request, generation)
-    lm = as_language_model(known)
+    if isinstance(model, Seq2Seq):
+        results = explain_translations(model, prompts, answers, request, generation)
+        count = len(request.methods)
+        yield from (results[at : at + count] for at in range(0, len(results), count))
+        return
+    lm = as_language_model(model)
     encoded = [lm.encode_prompt(Prompt.of(prompt)) for prompt in prompts]
+    for one in encoded:
+        check_segments(one, request)
     recorded: Mapping[str, object] = {}
     if answers is not None:
         given = [lm.encode_answer(e, answer) for e, answer in zip(encoded, answers, strict=True)]
     else:
         how = {"max_new_tokens": generate, **(generation or {})}
         given, recorded = lm.generate(encoded, **how), lm.generation_settings(**how)
-    others = [None] * len(given) if against_answers is None else map(lm.encode_answer, encoded, against_answers)
-    request = replace(request, methods=settled(lm, methods))
-    return [
-        replace(result, generation=recorded)
-        for row in zip(encoded, given, others, strict=True)
-        for result in explain_encoded(lm, *row, request)
-    ]
+    others = [None] * len(given) if against_answers is None else list(map(lm.encode_answer, encoded, against_answers))
+    request = replace(request, methods=settled(lm, request.methods))
+    for row in zip(encoded, given, others, strict=True):
+        yield [replace(result, generation=recorded) for result in explain_encoded(lm, *row, request)]
+
+
+def check_segments(prompt: Encoded, request: Request) -> None:
+    """Raise if the prompt has no segments of the kind that is asked for."""
+    if request.by is not None:
+        segmented(prompt.text, request.by, prompt.parts)
 
 
 def _question(prompt: object) -> str:
@@ -171,7 +227,7 @@ def as_language_model(model: Model) -> LanguageModel:
 
 
 def prepared(
-    model: Model, method: AnyMethod | Sequence[AnyMethod] | None, settings: Mapping[str, Any], by: By | None
+    model: Model, method: AnyMethod | Sequence[AnyMethod] | None, settings: Mapping[str, Any], by: Rule | None
 ) -> list[Configured]:
     """Look up methods by name, each with its settings, which are checked.
 
@@ -224,7 +280,7 @@ def _attributions(
     return [results[n] for n in range(len(request.methods))]
 
 
-def joined(prompt: Encoded, answer: Encoded, by: By | None, *, kept: bool = False) -> Encoded:
+def joined(prompt: Encoded, answer: Encoded, by: Rule | None, *, kept: bool = False) -> Encoded:
     """Prompt and answer as one text without the last token of the answer; the tokens of an answer that is ``kept`` are
     never erased.
 
@@ -234,7 +290,7 @@ def joined(prompt: Encoded, answer: Encoded, by: By | None, *, kept: bool = Fals
     text = f"{prompt.text}\n" if separate else prompt.text
     units = None
     if by is not None:
-        owned = owners(segments(prompt.text, by, prompt.parts), prompt.offsets, prompt.special)
+        owned = owners(segmented(prompt.text, by, prompt.parts), prompt.offsets, prompt.special)
         units = (*(-1 if n is None else n for n in owned), *[-1] * said)
     return Encoded(
         text=text + answer.text,
@@ -286,7 +342,9 @@ def _explanation(
         parts=prompt.parts,
         values=tuple(values[:each].tolist()),
         total_gaps={name: float(gap[-1]) for name, gap in result.gaps.items()},
-        rule=request.by,
+        rule=request.by if isinstance(request.by, str) else None,
+        expression=request.by.pattern if isinstance(request.by, re.Pattern) else None,
+        answer_ids=answer.ids,
     )
 
 

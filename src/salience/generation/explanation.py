@@ -1,9 +1,10 @@
 """The explanation of one answer by one method: plain Python, hashable, and easy to store as JSON or Parquet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, cast
 
+from salience.core.characters import to_json
 from salience.core.target import Kind
 from salience.core.text import Part, Span, members
 from salience.errors import BadInput
@@ -32,7 +33,7 @@ class Segment:
 Row = tuple[float | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AnswerExplanation:
     """Scores of every source token, of the prompt and of the answer so far, for every token of an answer.
 
@@ -70,8 +71,20 @@ class AnswerExplanation:
     total_gaps: Mapping[str, float] = field(default_factory=dict[str, float])
     generation: Mapping[str, object] = field(default_factory=dict[str, object])
     """How the answer was generated; empty if it was given."""
-    rule: str | None = None
+    rule: By | None = None
     """The kind of segments to show, if one was asked for."""
+    expression: str | None = None
+    """The regular expression of the segments to show, if one was asked for."""
+    answer_ids: tuple[int, ...] = ()
+    """The token ids of the answer, with which it can be explained again."""
+
+    def __repr__(self) -> str:
+        strongest = sorted(self.word_totals(), key=lambda word: -abs(word[1]))[:NAMED]
+        words = ", ".join(f"{word!r} {score:.3g}" for word, score in strongest)
+        return f"<explanation of {_short(self.answer)!r} after {_short(self.prompt)!r} by {self.method}: {words}>"
+
+    def __hash__(self) -> int:
+        return hash((self.prompt, self.answer, self.method, self.model, self.target, self.total))
 
     # ------------------------------------------------------------------------------------------------------ segments
 
@@ -86,9 +99,15 @@ class AnswerExplanation:
         """Return the matches of a regular expression in the prompt, with their scores for the whole answer."""
         return self._scored(segments(self.prompt, pattern(expression), self.parts))
 
+    def chosen_segments(self) -> list[Segment] | None:
+        """The segments that the explanation was asked for, or None."""
+        if self.expression is not None:
+            return self.segments(self.expression)
+        return None if self.rule is None else self.by(self.rule)
+
     def _scored(self, found: Sequence[Part]) -> list[Segment]:
         size = self.prompt_tokens
-        special = self._special[:size]
+        special = self.special[:size]
         scores, _ = sums(found, self.source_offsets[:size], self.total[:size], special)
         return [
             Segment(part.name, self.prompt[part.start : part.end], part.start, part.end, score)
@@ -98,10 +117,11 @@ class AnswerExplanation:
     @property
     def template(self) -> float:
         """The scores of special and template tokens, which belong to no segment, added up."""
-        return float(sum(score for score, special in zip(self.total, self._special, strict=True) if special))
+        return float(sum(score for score, special in zip(self.total, self.special, strict=True) if special))
 
     @property
-    def _special(self) -> tuple[bool, ...]:
+    def special(self) -> tuple[bool, ...]:
+        """Which source tokens are special: those of a template, or without characters."""
         return self.source_special or tuple(a == b for a, b in self.source_offsets)
 
     # ------------------------------------------------------------------------------------------------------ the answer
@@ -114,14 +134,18 @@ class AnswerExplanation:
         start = self.answer.find(text) if text else -1
         if start < 0:
             raise BadInput(f"{text!r} is not part of the answer {self.answer!r}")
-        self._check_matrix("a part of the answer")
         end = start + len(text)
-        rows = [n for n, (a, b) in enumerate(self.answer_offsets) if a < end and b > start]
+        return self.answer_tokens_at([n for n, (a, b) in enumerate(self.answer_offsets) if a < end and b > start])
+
+    def answer_tokens_at(self, rows: Sequence[int]) -> "AnswerExplanation":
+        """Return the explanation of some tokens of the answer alone, by their numbers from 0."""
+        self._check_matrix("a part of the answer")
         matrix = tuple(self.matrix[n] for n in rows)
         return replace(
             self,
             answer_tokens=tuple(self.answer_tokens[n] for n in rows),
             answer_offsets=tuple(self.answer_offsets[n] for n in rows),
+            answer_ids=tuple(self.answer_ids[n] for n in rows) if self.answer_ids else (),
             matrix=matrix,
             values=tuple(self.values[n] for n in rows) if self.values else (),
             total=tuple(self._joined([v or 0.0 for v in column]) for column in zip(*matrix, strict=True)),
@@ -167,7 +191,7 @@ class AnswerExplanation:
     def words(self) -> tuple[list[str], list[str], list[list[float]]]:
         """Source words, answer words, and the matrix over them: a mean over the tokens of each word of the answer."""
         own = self.source_words()
-        theirs = members(self.answer, self.answer_offsets, [a == b for a, b in self.answer_offsets])
+        theirs = self.answer_words()
         matrix = [
             [
                 sum(self._joined([self.matrix[t][s] or 0.0 for s in columns]) for t in rows) / len(rows)
@@ -177,13 +201,23 @@ class AnswerExplanation:
         ]
         return [word for word, _ in own], [self.answer[a:b] for (a, b), _ in theirs], matrix
 
+    def prompt_words(self) -> list[tuple[Span, float]]:
+        """The words of the prompt, as spans of it, with their scores for the whole answer."""
+        size = self.prompt_tokens or len(self.source_tokens)
+        groups = members(self.prompt, self.source_offsets[:size], self.special[:size])
+        return [(span, self._joined([self.total[s] for s in tokens])) for span, tokens in groups]
+
+    def answer_words(self) -> list[tuple[Span, list[int]]]:
+        """The words of the answer, as spans of it, each with its tokens."""
+        return members(self.answer, self.answer_offsets, [a == b for a, b in self.answer_offsets])
+
     def word_totals(self) -> list[tuple[str, float]]:
         """The words of the prompt, then those of the answer so far, with their scores for the whole answer."""
         return [(word, self._joined([self.total[s] for s in tokens])) for word, tokens in self.source_words()]
 
     def source_words(self) -> list[tuple[str, list[int]]]:
-        """The words of the prompt, then those of the answer so far, with its source tokens; none are special."""
-        size, start, special = self.prompt_tokens or len(self.source_tokens), len(self.prompt), self._special
+        """The words of the prompt, then of the answer so far, each with its source tokens. Special ones have none."""
+        size, start, special = self.prompt_tokens or len(self.source_tokens), len(self.prompt), self.special
         said = [(a - start, b - start) for a, b in self.source_offsets[size:]]
         before = members(self.prompt, self.source_offsets[:size], special[:size])
         after = members(self.answer, said, special[size:])
@@ -196,11 +230,48 @@ class AnswerExplanation:
         return float(sum(scores) if self.additive else max(scores))
 
     def to_dict(self) -> dict[str, Any]:
-        """The explanation in plain Python."""
+        """Return the explanation as a dictionary of plain Python, as printed by ``--json``."""
         data = asdict(self)
-        data["segments"] = None if self.rule is None else [asdict(s) for s in self._ruled(self.rule)]
+        chosen = self.chosen_segments()
+        data["segments"] = None if chosen is None else [asdict(s) for s in chosen]
         data["template"] = self.template
-        return data
+        return {name: _listed(value) for name, value in data.items()}
 
-    def _ruled(self, rule: Any) -> list[Segment]:
-        return self.by(rule)
+    def to_json(self) -> str:
+        """Return the explanation as one line of JSON, in which every character is safe to print."""
+        return to_json(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "AnswerExplanation":
+        """Create an explanation from the output of :meth:`to_dict`."""
+        values = {one.name: _tupled(data[one.name]) for one in fields(cls) if one.name in data}
+        values["target"] = AnswerTarget(**data["target"])
+        values["parts"] = tuple(Part(**part) for part in data.get("parts", ()))
+        return cls(**values)
+
+    def _repr_html_(self) -> str:
+        from salience.views.answers import fragment
+
+        return fragment([self])
+
+
+NAMED, SHORT = 3, 40
+"""The number of words, and the characters of prompt and answer, in a repr."""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+
+
+def _listed(value: Any) -> Any:
+    """A value with lists instead of tuples, as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(name): _listed(one) for name, one in cast(Mapping[Any, Any], value).items()}
+    return list(map(_listed, cast(list[Any], value))) if isinstance(value, list | tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    """The reverse, down to the mappings' own values."""
+    if isinstance(value, Mapping):
+        return {name: _tupled(one) for name, one in cast(Mapping[Any, Any], value).items()}
+    return tuple(map(_tupled, cast(list[Any], value))) if isinstance(value, list | tuple) else value

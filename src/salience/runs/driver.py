@@ -258,6 +258,7 @@ def plan_run(
     settled = task.settled(loaded, source, limit, earlier)
     job = Job(model, digest(loaded), settled, source, budget=budget)
     rationales = {} if source.rationale is None else {"rationale": source.rationale, "spans": source.spans}
+    chats = {} if source.chat is None else {"chat": source.chat}
     identity = {
         "format": FORMAT,
         "holds": task.holds,
@@ -265,7 +266,7 @@ def plan_run(
         **settled.identity(loaded),
         "data": _data.fingerprint(source),
         "columns": {"text": source.text, "pair": source.pair, "id": source.id, "label": source.label}
-        | {"target": source.target, "keep": list(source.keep), **rationales},
+        | {"target": source.target, "keep": list(source.keep), **rationales, **chats},
         "rows_per_part": rows_per_part,
     }
     shards = tuple(_data.shards(source, rows=rows_per_part, limit=limit))
@@ -462,6 +463,19 @@ def estimate(
     percent.
     """
     task = Explaining(as_list(method), settings, as_target(target, against, kind))
+    return estimate_task(task, model, data, limit=limit, within=within, report=report)
+
+
+def estimate_task(
+    task: Task,
+    model: Model | Checkpoint | str,
+    data: Source | str | Path,
+    *,
+    limit: int | None = None,
+    within: float = ESTIMATE_SECONDS,
+    report: Callable[[int, int], None] | None = None,
+) -> CostEstimate:
+    """Estimate the cost of a task on every text of a data set; see :func:`estimate`."""
     plan = plan_run(task, Checkpoint(model) if isinstance(model, str) else model, data, ESTIMATE_TEXTS, limit)
     with closing(Worker(plan.job, plan.model)) as worker:
         chosen = _spread(plan.shards)

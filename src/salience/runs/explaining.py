@@ -56,9 +56,11 @@ class Explainer:
     methods: Sequence[Configured]
     target: Target
 
-    def check(self, row: Row) -> None:
+    def encode(self, row: Row) -> Encoded:
         if row.target is not None:
             self.model.resolve(_one_label(row))
+        (encoded,) = self.model.encode([row.text])
+        return encoded
 
     def __call__(self, rows: Sequence[Row], encoded: Sequence[Encoded]) -> Iterator[list[int] | pa.Table]:
         targets = [self.target if r.target is None else replace(self.target, label=_one_label(r)) for r in rows]

@@ -32,6 +32,8 @@ READABLE = (1, 2, 3)
 
 EXPLANATIONS = "explanations"
 """What a run holds, unless its manifest names something else."""
+ANSWERS = "explained answers"
+"""What a run of a language model's answers holds."""
 
 MISSING = "is missing"
 REDO = "run the command that made it again to repair it"

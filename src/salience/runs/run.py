@@ -19,7 +19,7 @@ from salience.data import Rejected
 from salience.errors import BadInput, UnfinishedRun, UnknownLabel, choose
 from salience.explanations.explanation import LABELS, Explanation
 from salience.runs.export import format_of, long_form, long_schema, write
-from salience.runs.folder import EXPLANATIONS, Parts, read_manifest
+from salience.runs.folder import ANSWERS, EXPLANATIONS, Parts, read_manifest
 from salience.runs.texts import ExplainedText
 
 if TYPE_CHECKING:
@@ -51,8 +51,13 @@ def open_run(path: str | Path) -> "Run":
         )
     run = Run(folder, read_manifest(folder))
     if (holds := run.manifest.get("holds", EXPLANATIONS)) != EXPLANATIONS:
-        raise BadInput(f"{folder} holds {holds}, not explanations; run the command that made it again to show them")
+        remedy = OTHER_READERS.get(holds, "run the command that made it again to show them")
+        raise BadInput(f"{folder} holds {holds}, not explanations; {remedy}")
     return run
+
+
+OTHER_READERS = {ANSWERS: "read it with `salience show`, or with salience.generation.open_answers in Python"}
+"""How to read the runs that hold something else."""
 
 
 @dataclass(frozen=True, repr=False)

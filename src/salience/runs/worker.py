@@ -19,8 +19,8 @@ from salience.runs.parts import About, Advance, Event, Part, to_parquet
 class Work(Protocol):
     """A task with the model that it uses."""
 
-    def check(self, row: Row) -> None:
-        """Raise BadInput if the row cannot be used."""
+    def encode(self, row: Row) -> Encoded:
+        """Return the text of a row as the model reads it; raise BadInput if the row cannot be used."""
         ...
 
     def __call__(self, rows: Sequence[Row], encoded: Sequence[Encoded]) -> Iterator[list[int] | pa.Table]:
@@ -108,8 +108,7 @@ class Worker:
                     rejected.append(row)
                     continue
                 try:
-                    self.work.check(row)
-                    encoded += self.model.encode([row.text])
+                    encoded.append(self.work.encode(row))
                     rows.append(row)
                 except BadInput as error:
                     rejected.append(Rejected(row.number, shard.file, row.line, str(error).removeprefix("text 0 ")))

@@ -34,12 +34,12 @@ def page(
     explanations: Sequence[Explanation], *, title: str | None = None, level: str = "word", view: str = "text"
 ) -> str:
     """A self-contained HTML page without scripts or external resources. ``view`` is text, bar or waterfall."""
-    return document(_text(title or "Explanation of the prediction"), _body(explanations, level, view), style=_STYLE)
+    return document(text_of(title or "Explanation of the prediction"), _body(explanations, level, view), style=STYLE)
 
 
 def fragment(explanations: Sequence[Explanation], *, level: str = "word", view: str = "text") -> str:
     """The same as a fragment, for a notebook cell."""
-    return f"<div><style>{_STYLE}</style>{_body(explanations, level, view)}</div>"
+    return f"<div><style>{STYLE}</style>{_body(explanations, level, view)}</div>"
 
 
 def _body(explanations: Sequence[Explanation], level: str, view: str) -> str:
@@ -61,8 +61,8 @@ def _prediction(e: Explanation) -> str:
     rows = "".join(_label_row(e, name, value) for name, value in shown)
     rest = f'<p class="quiet">and {more} more labels</p>' if more else ""
     return (
-        f'<header>{_identity(e)}<p class="quiet">model</p><p class="model"><bdi>{_text(e.model)}</bdi></p>'
-        f'<p class="quiet">explained</p><p><bdi>{_text(explained(e))}</bdi> = {e.value:.4g}</p></header>'
+        f'<header>{_identity(e)}<p class="quiet">model</p><p class="model"><bdi>{text_of(e.model)}</bdi></p>'
+        f'<p class="quiet">explained</p><p><bdi>{text_of(explained(e))}</bdi> = {e.value:.4g}</p></header>'
         f'<div class="labels">{rows}</div>{rest}'
     )
 
@@ -72,24 +72,24 @@ def _identity(e: Explanation) -> str:
     name, truth = identified(e)
     head, _, rest = truth.partition(": ")
     known = [pair for pair in (("id", name), (head, rest)) if pair[1]]
-    return "".join(f'<p class="quiet">{what}</p><p><b><bdi>{_text(value)}</bdi></b></p>' for what, value in known)
+    return "".join(f'<p class="quiet">{what}</p><p><b><bdi>{text_of(value)}</bdi></b></p>' for what, value in known)
 
 
 def _label_row(e: Explanation, name: str, value: float) -> str:
     kind = "requested" if name in (e.target.label, e.target.against) else ""
     if is_number(e):
-        return f'<div class="{kind}"><bdi>{_text(label(name))}</bdi><span></span><b>{value:.4g}</b></div>'
+        return f'<div class="{kind}"><bdi>{text_of(label(name))}</bdi><span></span><b>{value:.4g}</b></div>'
     share = f"{100 * value:.1f}"
     return (
-        f'<div class="{kind}"><bdi>{_text(label(name))}</bdi>'
+        f'<div class="{kind}"><bdi>{text_of(label(name))}</bdi>'
         f'<span class="bar"><i style="width:{share}%"></i></span><b>{share} %</b></div>'
     )
 
 
 def _row(sheet: Sheet, e: Explanation, level: str) -> str:
-    remarks = "".join(f'<p class="quiet">{_text(line)}</p>' for line in notes(e))
+    remarks = "".join(f'<p class="quiet">{text_of(line)}</p>' for line in notes(e))
     return (
-        f'<section><h2>{_text(sheet.title(e))}</h2><div><p class="text" dir="auto">'
+        f'<section><h2>{text_of(sheet.title(e))}</h2><div><p class="text" dir="auto">'
         f"{''.join(_sentence(e, pieces(e, level)))}</p>{remarks}</div></section>"
     )
 
@@ -97,8 +97,8 @@ def _row(sheet: Sheet, e: Explanation, level: str) -> str:
 def _diagram(sheet: Sheet, e: Explanation, level: str, view: str) -> str:
     """One line for each bar: its name, its score, and the bar itself."""
     lines = "".join(_bar(bar) for bar in bars(e, level, view))
-    notes = "".join(f'<p class="quiet">{_text(line)}</p>' for line in remarks(e, view))
-    return f'<section><h2>{_text(sheet.heading(e))}</h2><div><div class="bars">{lines}</div>{notes}</div></section>'
+    notes = "".join(f'<p class="quiet">{text_of(line)}</p>' for line in remarks(e, view))
+    return f'<section><h2>{text_of(sheet.heading(e))}</h2><div><div class="bars">{lines}</div>{notes}</div></section>'
 
 
 def _bar(bar: Bar) -> str:
@@ -108,7 +108,7 @@ def _bar(bar: Bar) -> str:
     place = f"margin-inline-start:{start};width:{width}"
     kind = f"{bar.side} full" if bar.side else "total"
     return (
-        f"<div><bdi>{_text(bar.name)}</bdi><b>{_text(bar.score)}</b>"
+        f"<div><bdi>{text_of(bar.name)}</bdi><b>{text_of(bar.score)}</b>"
         f'<span><i class="{kind}" style="--s:1;{place}"></i></span></div>'
     )
 
@@ -126,7 +126,7 @@ def _sentence(e: Explanation, parts: Sequence[Piece]) -> Iterator[str]:
 def _plain(e: Explanation, start: int, end: int) -> str:
     """A span of the text, struck out where the model did not read it."""
     return "".join(
-        f'<s title="the model did not read this">{_text(part)}</s>' if unread else _text(part)
+        f'<s title="the model did not read this">{text_of(part)}</s>' if unread else text_of(part)
         for part, unread in split_unread(e, start, end)
     )
 
@@ -135,7 +135,7 @@ def _mark(e: Explanation, piece: Piece) -> str:
     title = escape(_title(e, piece))
     if piece.name:
         kind = f"special {_side(piece)}"
-        return f'<span class="{kind}" {_strength(piece)} title="{title}" data-name="{_text(piece.name)}"></span>'
+        return f'<span class="{kind}" {_strength(piece)} title="{title}" data-name="{text_of(piece.name)}"></span>'
     text = _plain(e, piece.start, piece.end)
     name = f' data-name="{label(piece.shown(e.text))}"' if piece.blank(e.text) else ""
     return f'<mark class="{_side(piece)}" {_strength(piece)}{name} title="{title}" aria-label="{title}">{text}</mark>'
@@ -162,14 +162,14 @@ def _heat_map(row: Sequence[Explanation], level: str) -> str:
     """A heat map of layers by words."""
     columns = [pieces(e, level) for e in row]
     heads = "".join(
-        f'<th scope="col"><span><bdi>{_text(label(p.shown(row[0].text)))}</bdi></span></th>' for p in columns[0]
+        f'<th scope="col"><span><bdi>{text_of(label(p.shown(row[0].text)))}</bdi></span></th>' for p in columns[0]
     )
     lines = "".join(
-        f'<tr><th scope="row">layer {_text(str(e.settings["layer"]))}</th>{"".join(_cell(e, p) for p in line)}</tr>'
+        f'<tr><th scope="row">layer {text_of(str(e.settings["layer"]))}</th>{"".join(_cell(e, p) for p in line)}</tr>'
         for e, line in zip(row, columns, strict=True)
     )
     table = f'<table class="heat"><thead><tr><td></td>{heads}</tr></thead><tbody>{lines}</tbody></table>'
-    return f'<section><h2>{_text(row[0].method)}</h2><div class="wide">{table}</div></section>'
+    return f'<section><h2>{text_of(row[0].method)}</h2><div class="wide">{table}</div></section>'
 
 
 def _cell(e: Explanation, piece: Piece) -> str:
@@ -184,7 +184,7 @@ def _legend(sheet: Sheet) -> str:
 
 
 def _scale(legend: Legend) -> str:
-    low, high = (f"{_text(before)}<bdi>{_text(name)}</bdi>" for before, name in (legend.low, legend.high))
+    low, high = (f"{text_of(before)}<bdi>{text_of(name)}</bdi>" for before, name in (legend.low, legend.high))
     end = side(1, legend.signed)
     steps = '<i style="--s:0"></i>' + "".join(f'<i class="{end}" style="--s:{s}"></i>' for s in (0.33, 0.66, 1))
     if legend.signed:
@@ -204,14 +204,14 @@ def _numbers(sheet: Sheet, level: str) -> str:
 
 def _settings(sheet: Sheet, e: Explanation) -> str:
     settings = [f"{k} = {v}" for k, v in plain_settings(e).items()] or ["no settings"]
-    return f"<p><b>{_text(sheet.title(e))}</b>: {_text('; '.join([*settings, *notes(e)]))}</p>"
+    return f"<p><b>{text_of(sheet.title(e))}</b>: {text_of('; '.join([*settings, *notes(e)]))}</p>"
 
 
 def _table(sheet: Sheet, every: Sequence[Explanation], level: str) -> str:
-    heads = "".join(f'<th scope="col">{_text(sheet.heading(e))}</th>' for e in every)
+    heads = "".join(f'<th scope="col">{text_of(sheet.heading(e))}</th>' for e in every)
     columns = [pieces(e, level) for e in every]
     lines = "".join(
-        f'<tr><th scope="row"><bdi>{_text(label(row[0].shown(sheet.first.text)))}</bdi></th>'
+        f'<tr><th scope="row"><bdi>{text_of(label(row[0].shown(sheet.first.text)))}</bdi></th>'
         f"{''.join(f'<td>{number(e, p.score)}</td>' for e, p in zip(every, row, strict=True))}</tr>"
         for row in zip(*columns, strict=True)
     )
@@ -225,7 +225,7 @@ _OVERRIDES = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Characters that change the text direction. They are made visible, so that the page shows what the model read."""
 
 
-def _text(text: str) -> str:
+def text_of(text: str) -> str:
     """Escape a text for HTML; forbidden characters and direction overrides are made visible."""
     return "".join(_character(c) for c in text)
 
@@ -246,7 +246,7 @@ _DARK = """
   --for: #a05504; --for-line: #ffa94d; --against: #23639f; --against-line: #7fbdf5;
   --much: #5d646e; --much-line: #a9b0ba;"""
 
-_STYLE = (
+STYLE = (
     f"""
 .salience {{{_LIGHT} }}
 @media (prefers-color-scheme: dark) {{ .salience {{{_DARK} }} }}

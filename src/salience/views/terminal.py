@@ -60,7 +60,7 @@ def render(
     width: int = 80,
 ) -> RenderableType:
     """Render explanations for a terminal, one sheet per text. ``view`` is text, bar or waterfall."""
-    shown = [_sheet(sheet, level, view, _Paint(colour, ground), width) for sheet in sheets(explanations)]
+    shown = [_sheet(sheet, level, view, Paint(colour, ground), width) for sheet in sheets(explanations)]
     return Group(*(part for one in shown for part in (one, Text())))
 
 
@@ -74,7 +74,7 @@ def ground(environment: Mapping[str, str]) -> Colour:
     return LIGHT if environment.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15") else DARK
 
 
-class _Paint:
+class Paint:
     """How a score is shown: by colour on the background of the terminal, or by marks."""
 
     def __init__(self, colour: bool, ground: Colour) -> None:
@@ -103,7 +103,7 @@ def marks(relative: float, signed: bool = True) -> str:
     return sign * ((abs(relative) >= 0.2) + (abs(relative) >= 0.6))
 
 
-def _sheet(sheet: Sheet, level: str, view: str, paint: _Paint, width: int) -> RenderableType:
+def _sheet(sheet: Sheet, level: str, view: str, paint: Paint, width: int) -> RenderableType:
     if view != "text":
         diagrams = [_diagram(sheet, e, bars(e, level, view), view, paint, width) for e in sheet.every]
         return Group(_prediction(sheet.first), Text(), *diagrams)
@@ -133,20 +133,18 @@ def _identity(e: Explanation) -> Iterator[Text]:
 def _value(e: Explanation, value: float) -> tuple[Text, Text]:
     if is_number(e):
         return Text(), Text(f"{value:.4g}", justify="right")
-    return Text(_bar(value, BAR).ljust(BAR)), Text(f"{100 * value:.1f} %", justify="right")
+    return Text(bar_of(value, BAR).ljust(BAR)), Text(f"{100 * value:.1f} %", justify="right")
 
 
-def _bar(share: float, cells: int) -> str:
+def bar_of(share: float, cells: int) -> str:
     """A bar in eighths of a cell; a positive share is never empty."""
     eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
 
 
-def _diagram(
-    sheet: Sheet, e: Explanation, drawn: Sequence[Bar], view: str, paint: _Paint, width: int
-) -> RenderableType:
+def _diagram(sheet: Sheet, e: Explanation, drawn: Sequence[Bar], view: str, paint: Paint, width: int) -> RenderableType:
     """One line for each bar: its name, its score, and the bar itself."""
-    names = [Text(_cut(bar.name, LONGEST)) for bar in drawn]
+    names = [Text(cut(bar.name, LONGEST)) for bar in drawn]
     used = max((name.cell_len for name in names), default=0) + max((len(bar.score) for bar in drawn), default=0)
     cells = max(10, min(WIDEST_BAR, width - used - 6))
     table = Table.grid(padding=(0, 1))
@@ -157,7 +155,7 @@ def _diagram(
     return Group(Text(sheet.heading(e), "bold"), *indented, Text())
 
 
-def _span(bar: Bar, cells: int, paint: _Paint) -> Text:
+def _span(bar: Bar, cells: int, paint: Paint) -> Text:
     """The bar in whole cells, at least one, which ends where a score against the label ends: at 0."""
     start, end = round(bar.low * cells), round(bar.high * cells)
     if bar.high > bar.low and start == end:
@@ -166,7 +164,7 @@ def _span(bar: Bar, cells: int, paint: _Paint) -> Text:
     return Text.assemble(" " * min(start, cells - 1), ("█" * (end - start) if end > start else "▏", colour))
 
 
-def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableType:
+def _row(sheet: Sheet, e: Explanation, level: str, paint: Paint) -> RenderableType:
     parts_of_text = pieces(e, level)
     parts: list[RenderableType] = [
         Text(sheet.title(e), "bold"),
@@ -174,12 +172,12 @@ def _row(sheet: Sheet, e: Explanation, level: str, paint: _Paint) -> RenderableT
         Padding(sentence(e, parts_of_text, paint), (0, 0, 0, 2), expand=False),
     ]
     if len(sheet.rows) == 1 or not paint.colour:
-        parts.append(Padding(_strongest(e, parts_of_text, paint), (1, 0, 0, 2), expand=False))
+        parts.append(Padding(strongest_pieces(e, parts_of_text, paint), (1, 0, 0, 2), expand=False))
     parts += [Text(f"  {line}", "dim") for line in notes(e)]
     return Group(*parts, Text())
 
 
-def sentence(e: Explanation, parts: Sequence[Piece], paint: _Paint) -> Text:
+def sentence(e: Explanation, parts: Sequence[Piece], paint: Paint) -> Text:
     """The whole text with each piece in its style; text that the model did not read is dim."""
     text = Text(overflow="fold")
     at, inner = 0, set[int]() if paint.colour else _inner(e)
@@ -217,14 +215,14 @@ def _plain(text: Text, e: Explanation, start: int, end: int, style: Style = _PLA
         text.append(visible(part), style + _UNREAD if unread else style)
 
 
-def _strongest(e: Explanation, parts: Sequence[Piece], paint: _Paint) -> RenderableType:
+def strongest_pieces(e: Explanation, parts: Sequence[Piece], paint: Paint) -> RenderableType:
     """The strongest words with their scores and bars."""
     table = Table.grid(padding=(0, 1))
     for piece in sorted(parts, key=lambda p: -abs(p.score))[:TOP]:
-        bar = Text(_bar(abs(piece.relative), 10).ljust(10))
+        bar = Text(bar_of(abs(piece.relative), 10).ljust(10))
         if paint.colour:
             bar.stylize(hexadecimal(SIDES[side(piece.score, piece.signed)]))
-        table.add_row(Text(label(_one_line(piece.shown(e.text)))), _score(e, piece), bar)
+        table.add_row(Text(label(one_line(piece.shown(e.text)))), _score(e, piece), bar)
     more = len(parts) - TOP
     return Group(table, Text(f"… {more} more; use --json for all", "dim")) if more > 0 else table
 
@@ -233,19 +231,19 @@ def _score(e: Explanation, piece: Piece) -> Text:
     return Text(number(e, piece.score, ".4f"), justify="right")
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     short = " ".join(text.split()) or text
     return set_cell_size(short, 30).rstrip() + "…" if cell_len(short) > 31 else short
 
 
-def _footer(sheet: Sheet, paint: _Paint) -> Iterator[Text]:
+def _footer(sheet: Sheet, paint: Paint) -> Iterator[Text]:
     for legend in legends(sheet):
-        yield _legend(legend, paint)
+        yield legend_line(legend, paint)
     if len(sheet.rows) > 1 or sheet.layered:
         yield Text("  each row has its own scale: its strongest word has the full colour", "dim")
 
 
-def _legend(legend: Legend, paint: _Paint) -> Text:
+def legend_line(legend: Legend, paint: Paint) -> Text:
     steps = (0.0, 0.3, 0.6, 1.0) if paint.colour else (0.3, 1.0)
     if legend.signed:
         steps = (*(-s for s in reversed(steps) if s), *steps)
@@ -255,10 +253,10 @@ def _legend(legend: Legend, paint: _Paint) -> Text:
     return Text.assemble((f"  {''.join(legend.low)}", "dim"), scale, (f"  {''.join(legend.high)}", "dim"))
 
 
-def _heat_map(row: Sequence[Explanation], level: str, paint: _Paint, width: int) -> RenderableType:
+def _heat_map(row: Sequence[Explanation], level: str, paint: Paint, width: int) -> RenderableType:
     """A heat map of layers by words, in blocks of columns that fit the width."""
     scores = [pieces(e, level) for e in row]
-    names = [_cut(label(_one_line(p.shown(row[0].text)))) for p in scores[0]]
+    names = [cut(label(one_line(p.shown(row[0].text)))) for p in scores[0]]
     layers = [f"layer {e.settings['layer']}" for e in row]
     margin = max(map(len, layers)) + 4
     parts: list[RenderableType] = [Text(visible(row[0].method, keep=""), "bold")]
@@ -268,7 +266,7 @@ def _heat_map(row: Sequence[Explanation], level: str, paint: _Paint, width: int)
     return Group(*parts, Text())
 
 
-def _cut(name: str, most: int = WIDEST) -> str:
+def cut(name: str, most: int = WIDEST) -> str:
     return name if cell_len(name) <= most else set_cell_size(name, most - 1) + "…"
 
 
@@ -287,7 +285,7 @@ def _block(
     layers: Sequence[str],
     table_of_pieces: Sequence[Sequence[Piece]],
     columns: range,
-    paint: _Paint,
+    paint: Paint,
     signed: bool,
 ) -> Padding:
     table = Table.grid(padding=(0, 1, 0, 0))
@@ -302,7 +300,7 @@ def _block(
     return Padding(table, (0, 0, 1, 2), expand=False)
 
 
-def _cell(relative: float, width: int, paint: _Paint, signed: bool) -> Text:
+def _cell(relative: float, width: int, paint: Paint, signed: bool) -> Text:
     return Text(
         (paint.marks(relative, signed) or ("" if paint.colour else "·")).ljust(width), paint.style(relative, signed)
     )

@@ -143,11 +143,13 @@ def _explain_texts(
     with sink(display) as show:
         check_model(model.model, **model.options)
         from salience.core.target import Target
-        from salience.explanations.explainer import explain_each, prepare
+        from salience.explanations.explainer import default_method, explain_each, prepare
         from salience.models import load
 
-        methods = prepare(question.chosen, question.set())
+        settings = question.set()  # checked before the model is loaded
         loaded = load(model.model, **model.options)
+        own = question.chosen if settings else (default_method(loaded),)
+        methods = prepare(question.methods or own, settings)
         loaded.executor.budget = model.budget or loaded.executor.budget
         target = Target(question.target, question.against, question.kind)
         with progress_bar(len(texts), quiet) as step:

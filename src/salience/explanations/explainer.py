@@ -23,6 +23,7 @@ from salience.methods import find_method
 from salience.models.loading import as_model
 
 AnyMethod = str | Callable[..., Any]
+DEFAULT = "integrated_gradients"
 SHOWN = 5
 """The number of next tokens that are listed with their probabilities."""
 
@@ -30,7 +31,7 @@ SHOWN = 5
 def explain(
     model: object,
     texts: object,
-    method: AnyMethod | Sequence[AnyMethod] = "integrated_gradients",
+    method: AnyMethod | Sequence[AnyMethod] | None = None,
     *,
     target: Target | str | int | Sequence[str | int | None] | None = None,
     against: str | int | None = None,
@@ -45,7 +46,8 @@ def explain(
     is a text, a pair of texts, a list of these, a Series, or a DataFrame, data set or list of dicts whose texts are in
     ``text_column`` (and the second ones of pairs in ``pair_column``).
 
-    ``method`` is a name, a function with the signature of a method, or a list of these. Settings are passed to every
+    ``method`` is a name, a function with the signature of a method, or a list of these; by default integrated_gradients,
+    and lrp for the next token of a language model, where the former rarely converges. Settings are passed to every
     method that takes them, or to a single one as ``{"lime.samples": 200}``; unknown settings are an error. Methods that
     need only one pass share it. ``target`` is a label, or a list with one label per text; by default, the prediction.
 
@@ -57,8 +59,14 @@ def explain(
         each = [as_target(target, against, kind)] * len(many)
     else:
         each = _for_each(target, len(many), against, kind)
-    rows = explain_each(known, many, prepare(method, settings), each, window=max(1, len(many)))
+    methods = prepare(default_method(known) if method is None else method, settings)
+    rows = explain_each(known, many, methods, each, window=max(1, len(many)))
     return [explanation for row in rows for explanation in row]
+
+
+def default_method(model: Model) -> str:
+    """The method that is used unless another is named."""
+    return "lrp" if getattr(model, "generates", False) else DEFAULT
 
 
 def explain_each(

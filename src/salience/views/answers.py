@@ -72,8 +72,10 @@ def terminal(
     parts += [Text.assemble((visible(e.method, keep=""), "bold"), (f"  {visible(settings, keep='')}", "dim"))]
     parts += [Padding(prompt, (0, 0, 0, 2), expand=False), Text(), Text("answer", "bold")]
     parts += [Padding(_answer(e, one, level, paint), (0, 0, 0, 2), expand=False), Text()]
-    parts += _segments(one, paint, width)
-    parts += _table(one, level, paint, width) or _words(one, paint, width)
+    ranked = _segments(one, paint, width)
+    parts += ranked
+    if not (ranked and e.settings.get("unit") == "segment"):  # the words of a segment have equal shares of its score
+        parts += _table(one, level, paint, width) or _words(one, paint, width)
     parts += [legend_line(Legend(e.signed, *ends), paint), *_remarks(one)]
     return Group(*parts, Text())
 

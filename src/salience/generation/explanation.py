@@ -182,7 +182,7 @@ class AnswerExplanation:
         return [(word, self._joined([self.total[s] for s in tokens])) for word, tokens in self.source_words()]
 
     def source_words(self) -> list[tuple[str, list[int]]]:
-        """The words of the prompt, then those of the answer so far, each with its source tokens. Special ones have none."""
+        """The words of the prompt, then of the answer so far, each with its source tokens; special tokens have none."""
         size, start, special = self.prompt_tokens or len(self.source_tokens), len(self.prompt), self._special
         said = [(a - start, b - start) for a, b in self.source_offsets[size:]]
         before = members(self.prompt, self.source_offsets[:size], special[:size])

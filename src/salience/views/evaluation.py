@@ -111,7 +111,7 @@ def _block(evaluation: Evaluation, metrics: Sequence[str], room: int, intervals:
             )
             for c in cells
         ]
-        made.add_row(Text(method), *texts, style="dim" if method in CONTROLS else "")
+        made.add_row(Text(method), *texts, style="dim" if method in evaluation.controls else "")
     return made
 
 
@@ -252,7 +252,7 @@ def points(evaluation: Evaluation, kind: str) -> bytes:
             "method": c.method,
             "metric": heading(evaluation, c.metric),
             **{bound: plain(round(getattr(c.estimate, bound), 4)) for bound in ("mean", "low", "high")},
-            "control": c.method in CONTROLS,
+            "control": c.method in evaluation.controls,
         }
         for c in evaluation.cells.values()
         if c.estimate.n

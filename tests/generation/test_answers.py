@@ -11,8 +11,8 @@ from salience.cli import run
 from salience.core.types import Batch
 from salience.data.pairs import Pair
 from salience.errors import BadInput
-from salience.generation.answers import answers, spelled
 from salience.generation import AnswerExplanation, AnswerTarget, explain_answer, explain_answers
+from salience.generation.answers import answers, spelled
 from salience.generation.matrices import MATRIX_METHODS, Forced, linear, occlusion, probed
 from salience.models.seq2seq import BOS, EOS, Seq2Seq, Seq2SeqConfig, subword_tokenizer
 from salience.training.loop import Recipe

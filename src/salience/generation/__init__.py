@@ -2,6 +2,7 @@
 
 from salience.core.prompts import Message, Passage, Prompt
 from salience.generation.citing import context_cite
+from salience.generation.dependence import ContextDependence, Cue, Dependent, context_dependence
 from salience.generation.explaining import ANSWER_METHODS, explain_answer, explain_answers
 from salience.generation.explanation import AnswerExplanation, AnswerTarget, Segment
 
@@ -9,11 +10,15 @@ __all__ = [
     "ANSWER_METHODS",
     "AnswerExplanation",
     "AnswerTarget",
+    "ContextDependence",
+    "Cue",
+    "Dependent",
     "Message",
     "Passage",
     "Prompt",
     "Segment",
     "context_cite",
+    "context_dependence",
     "explain_answer",
     "explain_answers",
 ]

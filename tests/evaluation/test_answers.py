@@ -1,19 +1,22 @@
 """Evaluations of explained answers, against literal versions."""
 
+import json
 from functools import cache
 from math import isnan
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
+from salience.cli import checks, run
 from salience.core.prompts import Prompt
 from salience.errors import BadInput
 from salience.evaluation.advice import advice, details
 from salience.evaluation.answers import ANSWER_METRICS, evaluate_answers, held_out
 from salience.evaluation.cases import CONTROLS, Case, variants
-from salience.generation import explain_answer
+from salience.generation import ANSWER_METHODS, explain_answer
 from salience.models.huggingface.adapter import HuggingFace
 from shapes import build
 
@@ -176,3 +179,62 @@ def test_bad_calls_say_what_is_wrong(arguments: dict, message: str):
     call = {"prompts": [PROMPT], "answers": [ANSWER], **arguments}
     with pytest.raises(BadInput, match=message):
         evaluate_answers(model(), call.pop("prompts"), call.pop("method", None), **call)
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answers")
+    model().save(folder / "lm")
+    lines = [json.dumps({"text": PROMPT, "answer": ANSWER.strip(), "id": f"p{n}"}) for n in range(2)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines), "utf-8")
+    return folder
+
+
+def command(saved: Path, *more: str) -> list[str]:
+    return [
+        *("evaluate", "--data", str(saved / "prompts.jsonl"), "--model", str(saved / "lm"), "--quiet"),
+        *("--id-column", "id", *more),
+    ]
+
+
+def test_the_command_prints_the_table_within_80_columns(saved: Path, capsys: pytest.CaptureFixture[str]):
+    page = saved / "page.html"
+    given = ("--answer-column", "answer", "--method", "gradient", "--method", "lrp:rules=cp", "--html", str(page))
+    assert run(command(saved, *given)) == 0
+    shown = capsys.readouterr().out
+    for words in ("gradient", "lrp:rules=cp", *CONTROLS, "lds", "n = 2 texts"):
+        assert words in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "lrp:rules=cp" in page.read_text("utf-8")
+
+
+def test_the_command_evaluates_the_models_own_answers(saved: Path, capsys: pytest.CaptureFixture[str]):
+    given = ("--generate", "3", "--by", "word", "--method", "gradient", "--metric", "top_1_drop", "--json")
+    assert run(command(saved, *given)) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["ids"], facts["metrics"], facts["settings"]["by"]) == (["p0", "p1"], ["top_1_drop"], "word")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--by", "word"), "add --answer-column or --generate"),
+        (("--answer-column", "answer", "--generate", "3"), "exclude each other"),
+        (("--generate", "3", "--target", "good"), "--target is not for the answers"),
+        (("--generate", "3", "--metric", "loo_spearman"), "loo_spearman"),
+        (("--answer-column", "missing"), "missing"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    saved: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str
+):
+    assert run(command(saved, *more)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_names_are_known_before_anything_is_loaded():
+    assert {m.name for m in ANSWER_METRICS} == set(checks.ANSWER_METRICS)
+    assert {m.__name__ for m in ANSWER_METHODS} <= set(checks.ANSWER_METHODS)

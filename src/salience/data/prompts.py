@@ -4,13 +4,14 @@ import gzip
 import json
 import os
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from salience.core.prompts import Passage, Prompt
 from salience.data.formats import format_of, reading
 from salience.data.rows import all_rows
-from salience.data.source import source
+from salience.data.source import Source, source
 from salience.data.values import Rejected
 from salience.errors import BadInput
 
@@ -47,6 +48,31 @@ def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
     if not passages:
         raise BadInput(f"{path} holds no passages")
     return passages
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt of a data set, with its answer if there is a column of answers."""
+
+    id: str
+    prompt: str
+    answer: str | None
+
+
+def read_prompts(data: Source, answer_column: str | None = None, limit: int | None = None) -> list[Asked]:
+    """Read the prompts of a data set, one per row, with their answers."""
+    keep = () if answer_column is None else (answer_column,)
+    rows: list[Asked] = []
+    for row in islice(all_rows(replace(data, keep=keep)), limit):
+        if isinstance(row, Rejected):
+            raise BadInput(f"line {row.line} of {row.file}: {row.reason}")
+        answer = dict(row.kept).get(answer_column or "")
+        if answer_column is not None and not answer:
+            raise BadInput(f"prompt {row.id!r} of {data.name} has no answer in the column {answer_column!r}")
+        rows.append(Asked(str(row.id), str(row.text), answer))
+    if not rows:
+        raise BadInput(f"{data.name} holds no prompts")
+    return rows
 
 
 def _rows(path: str | os.PathLike[str]) -> list[Passage]:

@@ -24,7 +24,10 @@ PACKAGES = {
         "Agreement", "Callbacks", "Course", "Dynamics", "Flow", "Followed", "FollowedText", "Order", "accuracy_match",
         "agreement", "chance", "follow", "read_follow", "two_tokens",
     ],
-    "salience.generation": ["AnswerExplanation", "AnswerTarget", "explain_answer"],
+    "salience.generation": [
+        "ANSWER_METHODS", "AnswerExplanation", "AnswerTarget", "ContextDependence", "Cue", "Dependent", "Message",
+        "Passage", "Prompt", "Segment", "context_cite", "context_dependence", "explain_answer", "explain_answers",
+    ],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
         "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient",
@@ -55,8 +58,10 @@ PACKAGES = {
 }  # fmt: skip
 MODULES = {
     "salience.errors": ["BadInput", "BadModel", "NotLearnt", "SalienceError", "SalienceWarning", "UnsupportedModel"],
+    "salience.evaluation.answers": ["evaluate_answers"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
     "salience.trials.agreement": ["agreement"],
+    "salience.trials.needle": ["NeedleResult", "Use", "needle"],
     "salience.trials.roar": ["racu", "roar"],
     "salience.trials.shortcuts": ["shortcuts"],
     "salience.trials.simulatability": ["simulatability"],

@@ -26,8 +26,9 @@ PACKAGES = {
         "agreement", "chance", "follow", "read_follow", "two_tokens",
     ],
     "salience.generation": [
-        "ANSWER_METHODS", "AnswerExplanation", "AnswerRun", "AnswerTarget", "Message", "Passage", "Prompt", "Segment",
-        "context_cite", "explain_answer", "explain_answer_data", "explain_answers", "open_answers",
+        "ANSWER_METHODS", "AnswerExplanation", "AnswerRun", "AnswerTarget", "ContextDependence", "Cue", "Dependent",
+        "Message", "Passage", "Prompt", "Segment", "context_cite", "context_dependence", "explain_answer",
+        "explain_answer_data", "explain_answers", "open_answers",
     ],
     "salience.methods": [
         "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
@@ -59,8 +60,10 @@ PACKAGES = {
 }  # fmt: skip
 MODULES = {
     "salience.errors": ["BadInput", "BadModel", "NotLearnt", "SalienceError", "SalienceWarning", "UnsupportedModel"],
+    "salience.evaluation.answers": ["evaluate_answers"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
     "salience.trials.agreement": ["agreement"],
+    "salience.trials.needle": ["NeedleResult", "Use", "needle"],
     "salience.trials.roar": ["racu", "roar"],
     "salience.trials.shortcuts": ["shortcuts"],
     "salience.trials.simulatability": ["simulatability"],

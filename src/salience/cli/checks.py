@@ -26,7 +26,13 @@ METRICS = (
 )  # fmt: skip
 """The names of ``salience.metrics.METRICS``."""
 
-TRIALS = ("shortcuts", "roar", "simulatability", "agreement")
+ANSWER_METHODS = (*METHODS, "context_cite")
+"""The names of the methods that explain answers; some of them only for encoder-decoders."""
+
+ANSWER_METRICS = ("top_1_drop", "top_3_drop", "top_5_drop", "lds", "comprehensiveness", "sufficiency")
+"""The names of ``salience.evaluation.answers.ANSWER_METRICS``."""
+
+TRIALS = ("shortcuts", "roar", "simulatability", "agreement", "needle")
 """Commands of their own that are often taken for metrics."""
 
 
@@ -37,6 +43,14 @@ def check_names(methods: Iterable[str] = (), metrics: Iterable[str] = ()) -> Non
     for name in metrics:
         if name not in TRIALS:
             choose(name, METRICS, "metric")
+
+
+def check_answer_methods(methods: Iterable[str], metrics: Iterable[str] = ()) -> None:
+    """Raise for a method or metric of answers that does not exist. Methods may be written with settings."""
+    for written in methods:
+        choose(written.partition(":")[0], ANSWER_METHODS, "method")
+    for name in metrics:
+        choose(name, ANSWER_METRICS, "metric", "an answer")
 
 
 def check_model(name: str, **options: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli.checks import check_data, check_model, check_names
+from salience.cli.checks import check_answer_methods, check_data, check_model, check_names
 from salience.cli.options import (
     COUNT,
     DELIMITER,
@@ -42,6 +42,7 @@ RUN_OPTIONS = ("engine", "workers", "address", "rows_per_part", "max_rejected")
         "salience evaluate --data reviews.jsonl --out evaluated (a large data set; run again to resume)",
         "salience evaluate --run run                            (a run of `salience explain --data ... --out run`)",
         "salience evaluate --explanations theirs.jsonl          (explanations made by another tool)",
+        "salience evaluate --data prompts.jsonl --model my-language-model --answer-column answer --by sentence",
     )
 )
 @click.option(
@@ -94,6 +95,13 @@ RUN_OPTIONS = ("engine", "workers", "address", "rows_per_part", "max_rejected")
 )
 @click.option("--label-column", metavar="NAME", help="Column of the labels, for --spans sentiments.")
 @DELIMITER
+@click.option("--answer-column", metavar="NAME", help="Column of a language model's answers to the prompts in --data.")
+@click.option("--generate", type=COUNT, metavar="N", help="Evaluate the model's own answers, of at most N tokens.")
+@click.option(
+    "--by",
+    type=click.Choice(["word", "sentence", "line", "paragraph", "document", "turn"]),
+    help="Segments of a prompt that are left out, for answers.  [default: sentence]",
+)
 @click.option("--limit", type=COUNT, metavar="N", help="Use only the first N texts.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the sign flips in the tests.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the values of every text.")
@@ -134,19 +142,79 @@ def evaluate(model: ModelOptions, **options: Any) -> None:
     Texts are explained by several methods. Metrics then erase the tokens that an explanation ranks highest and
     read the prediction again, or compare the explanation with human rationales. Three controls that ignore the
     model (random, uniform, position) are always included.
+
+    With --answer-column or --generate, the answers of a language model are explained instead, and metrics read their
+    log-probability with segments or tokens of the prompt left out. The controls are then random, recency and
+    similarity.
     """
-    _check(model, options)
+    answers = _asks_answers(options)
+    _check(model, options, answers=answers)
     with _files(options) as write:
-        evaluation = _in_memory(model, options) if options["out"] is None else _into_folder(model, options)
+        if answers:
+            evaluation = _of_answers(model, options)
+        else:
+            evaluation = _in_memory(model, options) if options["out"] is None else _into_folder(model, options)
         write(evaluation)
     _print(evaluation, options)
 
 
-def _check(model: ModelOptions, options: Mapping[str, Any]) -> None:
+def _asks_answers(options: Mapping[str, Any]) -> bool:
+    """Whether answers are evaluated; raises for options that are not for them."""
+    if options["answer_column"] is None and options["generate"] is None:
+        if options["by"] is not None:
+            raise BadInput("--by is for the answers of a language model; add --answer-column or --generate")
+        return False
+    if options["answer_column"] is not None and options["generate"] is not None:
+        raise BadInput("--answer-column and --generate exclude each other; leave one out")
+    if options["data"] is None:
+        raise BadInput("answers are to the prompts of --data; name the file that holds them")
+    if given := [name for name in (*NOT_FOR_ANSWERS, *RUN_OPTIONS) if options[name]]:
+        raise BadInput(f"--{given[0].replace('_', '-')} is not for the answers of a language model; leave it out")
+    return True
+
+
+NOT_FOR_ANSWERS = (
+    "run",
+    "explanations",
+    "out",
+    "target",
+    "pair_column",
+    "rationale_column",
+    "label_column",
+    "settings",
+)
+
+
+def _of_answers(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
+    from salience.data.prompts import read_prompts
+    from salience.evaluation.answers import evaluate_answers
+    from salience.models import load
+    from salience.views.progress import counted
+
+    rows = read_prompts(source_of(options["data"], options), options["answer_column"], options["limit"])
+    loaded = load(model.model, **model.options)
+    loaded.executor.budget = model.budget or loaded.executor.budget
+    named = {name: options[name] for name in ("by", "erase", "generate") if options[name] is not None}
+    with counted("evaluating", quiet=options["quiet"]) as report:
+        return evaluate_answers(
+            loaded,
+            [row.prompt for row in rows],
+            options["methods"] or None,
+            answers=None if options["answer_column"] is None else [row.answer or "" for row in rows],
+            metrics=options["metrics"] or None,
+            ids=[row.id for row in rows],
+            seed=options["seed"],
+            report=report,
+            **named,
+        )
+
+
+def _check(model: ModelOptions, options: Mapping[str, Any], *, answers: bool) -> None:
     """Raise for names, data, runs and models that do not exist, before the imports that take seconds."""
     from salience.runs.run import open_run
 
-    check_names(options["methods"], options["metrics"])
+    check = check_answer_methods if answers else check_names
+    check(options["methods"], options["metrics"])
     check_data(options, "data")
     if options["run"] is not None:
         open_run(options["run"])

@@ -1,6 +1,5 @@
 """Options shared by several commands; each group is passed to the command as one value."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -10,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import click
 
-from salience.core.settings import LARGEST, Fraction, Positive, Range, Seed, Share, described, fits, shortened
+from salience.core.settings import (
+    LARGEST,
+    Fraction,
+    Positive,
+    Range,
+    Seed,
+    Share,
+    described,
+    fits,
+    read_value,
+    shortened,
+)
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
@@ -206,7 +216,7 @@ class Question:
         from salience.explanations.explainer import prepare
         from salience.methods import find_method
 
-        settings = {} if self.layer is None else {"layer": _value(self.layer)}
+        settings = {} if self.layer is None else {"layer": read_value(self.layer)}
         settings |= pairs(self.settings)
         if self.seed is not None and any("seed" in settings_of(find_method(name)) for name in self.chosen):
             settings = {"seed": self.seed} | settings
@@ -329,15 +339,7 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not (key.strip() and equals):
         raise BadInput(f"{option} {text!r} is not of the form key=value; use, for example, {option} {EXAMPLES[option]}")
-    return key.strip(), _value(value)
-
-
-def _value(text: str) -> Any:
-    """Parse JSON; anything else is kept as a string."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    return key.strip(), read_value(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from salience.cli.checks import check_data, check_model, check_names
+from salience.cli.checks import check_answer_methods, check_data, check_model, check_names
+from salience.cli.evaluate import table as print_evaluation
 from salience.cli.options import (
     ANY,
     COUNT,
@@ -51,13 +52,14 @@ TRIAL_METHODS = ("gradient", "input_x_gradient", "integrated_gradients", "occlus
         "salience trial roar --data train.jsonl --test test.jsonl --model sentiment_bilstm --out roar",
         "salience trial simulatability --data train.jsonl --test test.jsonl --teacher my-model --model my-encoder",
         "salience trial agreement run-of-seed-0 run-of-seed-1",
+        "salience trial needle --model my-language-model --out needle",
     ),
 )
 def trial() -> None:
-    """Test methods with models trained for the test.
+    """Test methods with models trained for the test, or with planted facts.
 
-    The trials plant shortcuts, remove tokens and retrain, teach students, or compare seeds. To evaluate explanations
-    of your own model, use `salience evaluate`.
+    The trials plant shortcuts, remove tokens and retrain, teach students, compare seeds, or plant facts that a language
+    model is asked for. To evaluate explanations of your own model, use `salience evaluate`.
     """
 
 
@@ -302,6 +304,74 @@ def agreement(**options: Any) -> None:
     result = run_agreement(options["runs"])
     title = "Agreement between runs" if result.between == "runs" else "Agreement between methods"
     _show(title, trials.agreement(result), asdict(result), options, trials.agreement_notes(result))
+
+
+@trial.command(
+    epilog=example_lines(
+        "salience trial needle --model my-language-model --out needle          (run again to resume)",
+        "salience trial needle --model my-language-model --method lrp:rules=cp,kind=logit --method occlusion:by=word",
+    )
+)
+@loading
+@click.option("--model", required=True, help="Language model to ask.")
+@click.option(
+    "--method",
+    "methods",
+    metavar="NAME[:KEY=VALUE,...]",
+    multiple=True,
+    help="Method to test, perhaps with settings, with `kind` and with `by`; may be repeated.  [default: the methods of "
+    "one pass, occlusion, context_cite and integrated_gradients]",
+)
+@click.option("--items", type=COUNT, default=100, show_default=True, help="Number of contexts to explain.")
+@click.option("--tokens", type=COUNT, default=300, show_default=True, help="Fewest tokens of a prompt.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Folder for finished contexts; run the same command, or one with more methods, to resume.",
+)
+@SHOWING[0]
+@SHOWING[1]
+@click.option("--verbose", is_flag=True, help="Also print the intervals and the reasons.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
+def needle(loading: LoadingOptions, **options: Any) -> None:
+    """Test whether methods find a planted fact.
+
+    A fact is planted in a long context, and the model is asked for it. Where the answer is much less likely without the
+    fact, a faithful method ranks its sentence highest. Contexts whose fact the model does not use are skipped. Controls
+    that ignore the model are always included: random, recency (the last sentences first) and similarity (the most words
+    in common with the answer).
+    """
+    check_answer_methods(options["methods"])
+    check_model(options["model"], **loading.options)
+    from salience.evaluation.advice import advice
+    from salience.models import load
+    from salience.trials.needle import NEEDLE_METHODS
+    from salience.trials.needle import needle as run_needle
+    from salience.views import evaluation, trials
+
+    with _stages(options) as bar:
+        bar.stage("planting and explaining")
+        result = run_needle(
+            load(options["model"], **loading.options),
+            options["methods"] or NEEDLE_METHODS,
+            **{name: options[name] for name in ("items", "tokens", "seed")},
+            folder=options["out"],
+            report=lambda used, skipped, items: bar.say(f"{used} of {items} contexts, {skipped} skipped"),
+        )
+    if options["html"] is not None:
+        with written(options["html"]) as file:
+            file.write(evaluation.page(result.evaluation, title=trials.NEEDLE, notes=result.notes).encode())
+        click.echo(visible(f"wrote {options['html']}"), err=True)
+    if options["as_json"]:
+        click.echo(trials.needle_json(result))
+        return
+    sentences = advice(result.evaluation)
+    print_points(sentences if options["verbose"] else evaluation.headline(sentences))
+    click.echo()
+    print_evaluation(result.evaluation, intervals=options["verbose"])
+    print_points([*([] if options["verbose"] else evaluation.cautions(sentences)), *result.notes])
 
 
 def _check(options: dict[str, Any], loading: LoadingOptions, *, labelled: bool = True) -> None:

@@ -1,5 +1,6 @@
 """The settings of a method: read from its signature and checked before anything runs."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
@@ -48,6 +49,18 @@ NotNegative = Annotated[float, Range(0)]
 def settings_of(method: Callable[..., Any]) -> Mapping[str, Parameter]:
     """Return the settings that a method takes, with their defaults."""
     return {n: p for n, p in signature(method).parameters.items() if p.kind is Parameter.KEYWORD_ONLY}
+
+
+def read_value(text: str) -> Any:
+    """The value of a setting that is written as text: JSON; anything else is kept as a string.
+
+    >>> read_value("0.5"), read_value("delete")
+    (0.5, 'delete')
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def check(method: Callable[..., Any], name: str, value: object) -> None:

@@ -1,43 +1,92 @@
-"""Chats and passages from files."""
+"""Prompts from files: chats, and passages to answer from."""
 
+import gzip
 import json
-from contextlib import closing
+import os
+import re
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from salience.core.prompts import Passage, Prompt
-from salience.data.formats import open_file
+from salience.data.formats import format_of, reading
 from salience.data.rows import all_rows
-from salience.data.source import source
+from salience.data.source import Source, source
 from salience.data.values import Rejected
 from salience.errors import BadInput
 
 NAMES = ("title", "name")
-"""Columns that name a passage, the first of which is used."""
+"""The columns that may name a passage."""
 
 
-def read_chat(file: Path) -> Prompt:
-    """Read a chat: a JSON list of messages with role and content, or an object with ``messages`` and ``tools``."""
+def read_chat(path: str | os.PathLike[str]) -> Prompt:
+    """Read a chat from a JSON file: a list of messages, or an object with ``messages`` and, if any, ``tools``."""
+    text = _text(path)
     try:
-        chat = json.loads(file.read_text("utf-8-sig"))
-    except OSError as error:
-        raise BadInput(f"the chat {file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"the chat {file} is not JSON: {' '.join(str(error).split()) or 'nested too deeply'}") from error
-    if not isinstance(chat, list | dict) or not chat:
-        raise BadInput(f"the chat {file} is not a list of messages with role and content")
-    return Prompt.of(chat)  # pyright: ignore[reportUnknownArgumentType]
+        return Prompt.of({"messages": chat} if isinstance(chat := json.loads(text), list) else _object(chat))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadInput(f"{path} is not JSON: {error}") from error
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from error
 
 
-def read_passages(file: str | Path, text: str = "text") -> list[Passage]:
-    """Read passages from a file with one per row, each named by its column ``title`` or ``name`` if there is one."""
-    known = source(file, text=text)
-    with closing(open_file(known, known.files[0] if known.files else known.name)) as opened:
-        name = next((column for column in NAMES if column in opened.columns()), None)
-    if name is not None:
-        known = source(file, text=text, keep=[name])
-    passages: list[Passage] = []
-    for row in all_rows(known):
-        if isinstance(row, Rejected):
-            raise BadInput(f"the passage on line {row.line} of {row.file} cannot be used: {row.reason}; leave it out")
-        passages.append(Passage(str(row.text), dict(row.kept).get(str(name))))
+def _object(chat: object) -> object:
+    if not isinstance(chat, dict):
+        raise BadInput("expected a list of messages, or an object with messages")
+    return chat  # pyright: ignore[reportUnknownVariableType]
+
+
+def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
+    """Read passages from a file of one per row, with a column ``text`` and perhaps ``title`` or ``name``.
+
+    The passages of a file that ends in .txt are separated by blank lines.
+    """
+    if format_of(os.fspath(path)) == "text":
+        passages = [Passage(piece.strip()) for piece in re.split(r"\n[^\S\n]*\n", _text(path)) if piece.strip()]
+    else:
+        passages = _rows(path)
+    if not passages:
+        raise BadInput(f"{path} holds no passages")
     return passages
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt of a data set, with its answer if there is a column of answers."""
+
+    id: str
+    prompt: str
+    answer: str | None
+
+
+def read_prompts(data: Source, answer_column: str | None = None, limit: int | None = None) -> list[Asked]:
+    """Read the prompts of a data set, one per row, with their answers."""
+    keep = () if answer_column is None else (answer_column,)
+    rows: list[Asked] = []
+    for row in islice(all_rows(replace(data, keep=keep)), limit):
+        if isinstance(row, Rejected):
+            raise BadInput(f"line {row.line} of {row.file}: {row.reason}")
+        answer = dict(row.kept).get(answer_column or "")
+        if answer_column is not None and not answer:
+            raise BadInput(f"prompt {row.id!r} of {data.name} has no answer in the column {answer_column!r}")
+        rows.append(Asked(str(row.id), str(row.text), answer))
+    if not rows:
+        raise BadInput(f"{data.name} holds no prompts")
+    return rows
+
+
+def _rows(path: str | os.PathLike[str]) -> list[Passage]:
+    passages: list[Passage] = []
+    for row in all_rows(replace(source(path), keep=NAMES)):
+        if isinstance(row, Rejected):
+            raise BadInput(f"line {row.line} of {row.file}: {row.reason}")
+        named = dict(row.kept)
+        passages.append(Passage(str(row.text), next((named[key] for key in NAMES if named[key]), None)))
+    return passages
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    with reading(os.fspath(path), UnicodeDecodeError):
+        raw = Path(path).read_bytes()
+        unpacked = gzip.decompress(raw) if os.fspath(path).lower().endswith(".gz") else raw
+        return unpacked.decode("utf-8-sig").replace("\r\n", "\n")

@@ -4,10 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from salience.core.stats import LEVEL, Difference
 from salience.evaluation.table import Cell, Evaluation, ranked
-from salience.methods import CONTROLS
 
 TESTED = f"p ≤ {LEVEL:g}, corrected for all methods and metrics"
 """How differences are tested; see :func:`salience.core.stats.differences`."""
+
+RANKINGS = {
+    "position": "ranks the first words highest",
+    "recency": "ranks the last segments highest",
+    "similarity": "ranks the segments highest that share most words with the answer",
+}
+"""The controls that may do well without knowing the model."""
 
 
 def verdict(evaluation: Evaluation) -> list[str]:
@@ -113,7 +119,7 @@ def _plausible(evaluation: Evaluation, metric: str, real: Sequence[str]) -> Iter
             f"No method agrees with human rationales significantly better than random ({TESTED}). The best mean is "
             f"that of {figures}."
         )
-    if ahead := [name for name in CONTROLS if evaluation.ahead(name, best, metric)]:
+    if ahead := [name for name in evaluation.controls if evaluation.ahead(name, best, metric)]:
         means = ", ".join(f"{name} ({_mean(evaluation, name, metric)})" for name in ahead)
         yield f"Caution: {best} has a lower mean than controls that ignore the model: {means}."
 
@@ -137,8 +143,12 @@ def _faithful(evaluation: Evaluation, metrics: Sequence[str], real: Sequence[str
             "Do not rely on them yet; evaluate on more texts."
         )
         return
-    beaten = [m for m in metrics if all(evaluation.ahead("position", name, m) for name in named)]
-    if len(beaten) == len(metrics):
+    beaten = {
+        control: [m for m in metrics if all(evaluation.ahead(control, name, m) for name in named)]
+        for control in RANKINGS
+        if control in evaluation.controls
+    }
+    if any(len(own) == len(metrics) for own in beaten.values()):
         start = f"The most faithful of these methods for {evaluation.model} on these texts is {_either(named)}"
     else:
         start = f"For {evaluation.model} on these texts, use {_either(named)}"
@@ -164,19 +174,20 @@ def _against_controls(
     metrics: Sequence[str],
     named: Sequence[str],
     proven: Mapping[str, Sequence[str]],
-    beaten: Sequence[str],
+    beaten: Mapping[str, Sequence[str]],
 ) -> Iterator[str]:
     counts = "; ".join(
         f"{_listed(names, 'and')} on {number if number else 'none'} of {plural(len(metrics), 'faithfulness metric')}"
         for number, names in _by_count({name: len(own) for name, own in proven.items()})
     )
     yield f"Significantly better than random ({TESTED}): {counts}."
-    if beaten:
+    for control, lost in beaten.items():
         means = ", ".join(
-            f"{m} ({_mean(evaluation, 'position', m)}; {', '.join(f'{x} {_mean(evaluation, x, m)}' for x in named)})"
-            for m in beaten
+            f"{m} ({_mean(evaluation, control, m)}; {', '.join(f'{x} {_mean(evaluation, x, m)}' for x in named)})"
+            for m in lost
         )
-        yield f"Caution: position, a control that ranks the first words highest, has a better mean on {means}."
+        if lost:
+            yield f"Caution: {control}, a control that {RANKINGS[control]}, has a better mean on {means}."
 
 
 def _by_count(counts: Mapping[str, int]) -> list[tuple[int, list[str]]]:

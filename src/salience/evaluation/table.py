@@ -60,11 +60,13 @@ class Evaluation:
     gaps: Mapping[str, Mapping[str, Estimate]] = field(repr=False)
     """How far the scores deviate from what the theory of the method guarantees, by method and name of the gap."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    controls: tuple[str, ...] = CONTROLS
+    """The rows that ignore the model."""
 
     @property
     def real(self) -> list[str]:
         """The methods that are not controls."""
-        return [m for m in self.methods if m not in CONTROLS]
+        return [m for m in self.methods if m not in self.controls]
 
     def ahead(self, one: str, other: str, metric: str) -> bool:
         """Whether method ``one`` has a better mean than method ``other``."""
@@ -115,6 +117,7 @@ def compared(
     values: Mapping[str, np.ndarray],
     limits: Mapping[str, Limits] | None = None,
     *,
+    controls: Sequence[str] = CONTROLS,
     draws: int = 10_000,
     seed: int = 0,
 ) -> Iterator[Cell]:
@@ -128,18 +131,18 @@ def compared(
     for robust in (False, True):
         group = [m for m in metrics if (m.aspect == "robustness") == robust]
         columns = {(m.name, name): values[m.name][:, i] for m in group for i, name in enumerate(names)}
-        yield from _cells(names, group, columns, known, draws, seed)
+        yield from _cells(names, [n for n in names if n not in controls], group, columns, known, draws, seed)
 
 
 def _cells(
     names: Sequence[str],
+    real: Sequence[str],
     metrics: Sequence[Metric],
     columns: Mapping[tuple[str, str], np.ndarray],
     limits: Mapping[str, Limits],
     draws: int,
     seed: int,
 ) -> Iterator[Cell]:
-    real = [name for name in names if name not in CONTROLS]
     estimates = {(m, name): estimate(column, limits[m]) for (m, name), column in columns.items()}
     best_first = {m.name: ranked({name: estimates[m.name, name] for name in real}, m.better) for m in metrics}
     pairs = [

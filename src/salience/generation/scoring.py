@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from salience.core.memory import Memory
 from salience.core.passes import Needs, OnePass, Pass, forward, observe
 from salience.core.text import Encoded
 from salience.core.types import Attribution, Batch, Model, Targets
@@ -27,11 +28,17 @@ class Scored:
     attributions: tuple[Attribution, ...]
 
 
-def scored(model: Model, text: Encoded, methods: Sequence[Configured], steps: Sequence[int]) -> Scored:
+def scored(
+    model: Model,
+    text: Encoded,
+    methods: Sequence[Configured],
+    steps: Sequence[int],
+    memory: Memory | None = None,
+) -> Scored:
     """Explain some labels of one text, all of them together.
 
     Gradients of all steps are computed through the graph of one forward pass, and a changed copy of the text is run
-    once for all steps. Methods that read the same pass share it.
+    once for all steps. Methods that read the same pass share it. ``memory`` holds the copies that were run before.
     """
     batch = model.batch([text])
     targets = _targets(model, batch, steps)
@@ -43,7 +50,8 @@ def scored(model: Model, text: Encoded, methods: Sequence[Configured], steps: Se
         results |= {id(m): _joined([part[1][n] for part in parts]) for n, m in enumerate(group)}
     values = (forward(model, batch).logits[0] if values is None else values)[list(steps)]
     if len(results) < len(methods):
-        rows, known = model.batch([text] * len(steps)).remembering(model), replace(targets, value=values)
+        copies, known = model.batch([text] * len(steps)), replace(targets, value=values)
+        rows = copies.remembering(model) if memory is None else replace(copies, memory=memory)
         others = [m for m in methods if id(m) not in results]
         results |= {id(m): _attribution(m.method(model, rows, known, **m.settings)) for m in others}
     return Scored(values, tuple(results[id(m)] for m in methods))

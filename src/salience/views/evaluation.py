@@ -111,7 +111,7 @@ def _block(evaluation: Evaluation, metrics: Sequence[str], room: int, intervals:
             )
             for c in cells
         ]
-        made.add_row(Text(method), *texts, style="dim" if method in CONTROLS else "")
+        made.add_row(Text(method), *texts, style="dim" if method in evaluation.controls else "")
     return made
 
 
@@ -157,8 +157,13 @@ def legend(evaluation: Evaluation) -> str:
 
 def to_json(evaluation: Evaluation) -> str:
     """The whole evaluation as JSON, including the values of every text; undefined values are null."""
-    facts = asdict(evaluation) | {"cells": [plain(asdict(cell)) for cell in evaluation.cells.values()]}
-    return safe_json(plain(facts) | {"verdict": verdict(evaluation)})
+    return safe_json(plain(as_facts(evaluation)))
+
+
+def as_facts(evaluation: Evaluation) -> dict[str, Any]:
+    """The whole evaluation in plain Python, with its summary in words."""
+    cells = [asdict(cell) for cell in evaluation.cells.values()]
+    return asdict(evaluation) | {"cells": cells, "verdict": verdict(evaluation)}
 
 
 def plain(value: Any) -> Any:
@@ -188,9 +193,10 @@ def page(
     title: str = "Evaluation of explanations",
     data: str | None = None,
     command: str | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
     """A self-contained HTML page: the summary in words, the table, the charts, and what they were made from."""
-    sentences = advice(evaluation)
+    sentences = [*advice(evaluation), *notes]
     pictures = [figure(points(evaluation, "svg"), fills=True)]
     if evaluation.curves:
         pictures.append(f"<h2>Curves as tokens are erased</h2>{figure(curves(evaluation, 'svg'), fills=True)}")
@@ -252,7 +258,7 @@ def points(evaluation: Evaluation, kind: str) -> bytes:
             "method": c.method,
             "metric": heading(evaluation, c.metric),
             **{bound: plain(round(getattr(c.estimate, bound), 4)) for bound in ("mean", "low", "high")},
-            "control": c.method in CONTROLS,
+            "control": c.method in evaluation.controls,
         }
         for c in evaluation.cells.values()
         if c.estimate.n

@@ -1,6 +1,7 @@
 """Views of trials: tables for the terminal and for HTML pages, and the curves of remove and retrain."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from math import isnan
 from typing import Any
@@ -8,16 +9,18 @@ from typing import Any
 from rich.table import Table as Shown
 from rich.text import Text
 
+from salience.core.characters import to_json as safe_json
 from salience.core.characters import visible
 from salience.core.shares import percent
 from salience.core.stats import Spread
 from salience.evaluation.advice import plural
 from salience.methods import CONTROLS
 from salience.trials.agreement import MEASURES, Agreement
+from salience.trials.needle import NeedleResult
 from salience.trials.roar import RoarCurve, racu
 from salience.trials.shortcuts import ShortcutResult
 from salience.views.charts import drawn
-from salience.views.evaluation import colours
+from salience.views.evaluation import as_facts, colours, plain
 from salience.views.pages import document, figure, table
 
 Table = tuple[Sequence[str], list[list[str]]]
@@ -185,6 +188,25 @@ def agreement(result: Agreement) -> Table:
     return ["", *MEASURES], [
         [name, *(str(of[measure]) for measure in MEASURES)] for name, of in result.compared.items()
     ]
+
+
+NEEDLE = "Planted facts"
+
+
+def needle_json(result: NeedleResult) -> str:
+    """The evaluation with the values of every context, and what the model did with them."""
+    return safe_json(plain(as_facts(result.evaluation) | {"trial": _trial(result)}))
+
+
+def _trial(result: NeedleResult) -> dict[str, Any]:
+    return {
+        "skipped": result.skipped,
+        "probability": result.probability,
+        "drop": result.drop,
+        "tokens": result.tokens,
+        "use": asdict(result.use),
+        "notes": result.notes,
+    }
 
 
 def page(title: str, content: Table, notes: Sequence[str] = (), picture: bytes | None = None) -> str:

@@ -31,7 +31,7 @@ from salience.core.types import (
     Weights,
 )
 from salience.errors import BadInput, UnsupportedModel, unknown
-from salience.models.huggingface.answering import Answer, Answering
+from salience.models.huggingface.answering import Answer, Answering, Distributions
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.generating import Generation, generate
 from salience.models.huggingface.head import Head, load_head
@@ -294,7 +294,7 @@ class HuggingFace:
         hidden: bool = False,
         attention: Weights | None = None,
         start: Start | None = None,
-        answer: Answer | None = None,
+        answer: Answer | Distributions | None = None,
     ) -> Output:
         """Run the model. With ``answer``, the explained numbers of its tokens are returned instead of logits."""
         if attention == "followed":
@@ -321,7 +321,7 @@ class HuggingFace:
             raise UnsupportedModel(f"{self.name}: only {len(states) - 1} of {self.layers} layers can be read")
         return Output(self._read(output.logits, batch, answer), e, tuple(states if hidden else ()), weights)
 
-    def _read(self, logits: Tensor, batch: Batch, answer: Answer | None) -> Float[Tensor, "b c"]:
+    def _read(self, logits: Tensor, batch: Batch, answer: Answer | Distributions | None) -> Float[Tensor, "b c"]:
         if answer is None:
             return self.network.logits(logits, batch)
         return answer(self.network.last_logits(logits, batch, len(answer)))
@@ -329,6 +329,11 @@ class HuggingFace:
     def answering(self, answer: Answer) -> Answering:
         """Return the model as one that gives this answer, whose tokens are its labels."""
         return Answering(self, answer)
+
+    def distributions(self, batch: Batch, steps: int) -> Float[Tensor, "b g v"]:
+        """The log-probabilities of the token that follows each of the last tokens of every text."""
+        with exclusive(self), torch.no_grad():
+            return self(batch, answer=Distributions(steps)).logits.unflatten(1, (steps, -1))
 
     def _entering(self, embeddings: Float[Tensor, "b t d"]) -> AbstractContextManager[None]:
         """Make the module use these embeddings instead of its own."""

@@ -89,6 +89,19 @@ class Answer:
         return log_p.exp() if self.kind == "probability" else log_p
 
 
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """Reads the log-probabilities of the whole vocabulary at each of the last steps, one step after the other."""
+
+    steps: int
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __call__(self, logits: Float[Tensor, "b g v"]) -> Float[Tensor, "b c"]:
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(2).flatten(1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answering:
     """The model, given an answer. Everything but the output is the model's own."""

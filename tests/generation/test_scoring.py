@@ -85,7 +85,7 @@ def test_every_row_is_the_explanation_of_the_next_token_of_its_prefix(shape: str
         assert row == pytest.approx(list(alone.scores), abs=1e-5), t
 
 
-FEW = {"samples": 8, "nodes": 3, "layer": 2}
+FEW = {"samples": 8, "nodes": 3, "layer": 2, "max_evals": 20}
 
 
 def cheap(method) -> dict:

@@ -201,8 +201,7 @@ class _Asked:
     def facts(self) -> dict[str, Any]:
         """What a folder is about."""
         return {
-            "model": self.lm.name,
-            "digest": digest(self.lm),
+            "model": digest(self.lm),
             "tokens": self.tokens,
             "use": asdict(self.use),
             "erase": self.erase,

@@ -26,9 +26,6 @@ METRICS = (
 )  # fmt: skip
 """The names of ``salience.metrics.METRICS``."""
 
-ANSWER_METHODS = (*METHODS, "context_cite")
-"""The names of the methods that explain answers; some of them only for encoder-decoders."""
-
 ANSWER_METRICS = ("top_1_drop", "top_3_drop", "top_5_drop", "lds", "comprehensiveness", "sufficiency")
 """The names of ``salience.evaluation.answers.ANSWER_METRICS``."""
 

@@ -16,7 +16,7 @@ from salience.errors import BadInput, choose
 from salience.evaluation.cases import CONTROLS, Case, Scores, Variant, described, variants
 from salience.evaluation.table import Evaluation, compared
 from salience.explanations.explainer import AnyMethod, as_list
-from salience.generation.explaining import GENERATED, as_language_model
+from salience.generation.explaining import GENERATED, as_decoder
 from salience.generation.segments import By
 from salience.metrics.agreement import spearman
 from salience.metrics.erasing import measured
@@ -63,7 +63,7 @@ def evaluate_answers(
 
     >>> evaluate_answers(model, prompts, ["lrp", "context_cite"], answers=answers)       # doctest: +SKIP
     """
-    lm = as_language_model(as_model(model))
+    lm = as_decoder(as_model(model))
     if not prompts:
         raise BadInput("there are no prompts to evaluate on; pass at least one")
     if answers is not None and len(answers) != len(prompts):

@@ -20,6 +20,7 @@ from salience.explanations.explainer import AnyMethod, as_list, columns, settled
 from salience.generation.explaining import (
     DEFAULT,
     GENERATED,
+    LanguageModel,
     Per,
     Request,
     as_language_model,
@@ -30,7 +31,6 @@ from salience.generation.explaining import (
 from salience.generation.explanation import AnswerExplanation
 from salience.generation.parts import answer_explanations, answer_table
 from salience.generation.segments import By
-from salience.models.huggingface.adapter import HuggingFace
 from salience.runs.driver import RunOptions, RunProgress, process_data
 from salience.runs.explaining import recorded
 from salience.runs.folder import ANSWERS, EXPLANATIONS, Parts, read_manifest
@@ -132,7 +132,7 @@ class Answering:
 class Answerer:
     """Explains the answers to the prompts of a shard with one model."""
 
-    model: HuggingFace
+    model: LanguageModel
     request: Request
     generation: Mapping[str, Any]
     read: Callable[[Row], Prompt]

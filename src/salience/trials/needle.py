@@ -27,7 +27,7 @@ from salience.errors import BadInput, NotLearnt
 from salience.evaluation.cases import CONTROLS, Case, Scores, Variant, described, variants
 from salience.evaluation.table import Evaluation, compared
 from salience.explanations.explainer import AnyMethod
-from salience.generation.explaining import as_language_model
+from salience.generation.explaining import as_decoder
 from salience.metrics.metric import Metric
 from salience.models.huggingface.adapter import HuggingFace
 from salience.models.identity import digest
@@ -150,7 +150,7 @@ def needle(
 
     Raises :class:`~salience.errors.NotLearnt` if the model uses too few of the needles.
     """
-    lm = as_language_model(as_model(model))
+    lm = as_decoder(as_model(model))
     if items < 1:
         raise BadInput(f"items={items} must be at least 1")
     every = variants(lm, method, "sentence", erase)

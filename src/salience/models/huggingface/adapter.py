@@ -540,6 +540,6 @@ class HuggingFace:
         return Output(self._read(output.logits, rest, answer), e)
 
 
-def _tail(answer: Answer | None) -> int:
+def _tail(answer: Answer | Distributions | None) -> int:
     """The number of tokens at the end of a text whose logits are read."""
     return 1 if answer is None else len(answer)

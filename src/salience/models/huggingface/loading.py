@@ -153,7 +153,7 @@ def _task(config: Any, name: str | Path) -> str:
     if "ForCausalLM" in heads or "LMHeadModel" in heads or answers:
         return "generate"
     raise BadModel(
-        f"{name} has no classification or language model head (it holds {heads or 'no named architecture'}). "
+        f"{name} has no classification or causal language model head (it holds {heads or 'no named architecture'}). "
         "Fine-tune it first, or pass task='classify' or task='generate' if you are sure."
     )
 

@@ -96,8 +96,6 @@ REFUSED = {
 }
 """What a family has not, and what is said about it."""
 
-NOT_YET = pytest.mark.xfail(raises=UnsupportedModel, strict=False, reason="no rule for the weights of its experts")
-
 
 @cache
 def model_of(family: str) -> HuggingFace:
@@ -119,12 +117,7 @@ def next_token(model: HuggingFace, method: str, ids: list[int], token: int) -> l
     return scores[0].tolist()
 
 
-CASES = [
-    pytest.param(f, m, marks=[NOT_YET] if (f, m) == ("mixtral", "lrp") else [])
-    for f in FAMILIES
-    for m in METHODS
-    if (f, m) not in REFUSED
-]
+CASES = [pytest.param(f, m) for f in FAMILIES for m in METHODS if (f, m) not in REFUSED]
 
 
 @pytest.mark.parametrize(("family", "method"), CASES)

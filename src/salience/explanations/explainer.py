@@ -46,10 +46,10 @@ def explain(
     is a text, a pair of texts, a list of these, a Series, or a DataFrame, data set or list of dicts whose texts are in
     ``text_column`` (and the second ones of pairs in ``pair_column``).
 
-    ``method`` is a name, a function with the signature of a method, or a list of these; by default, integrated_gradients
-    or, for the next token of a language model, lrp. Settings are passed to every method that takes them, or to a single
-    one as ``{"lime.samples": 200}``; unknown settings are an error. Methods that need only one pass share it. ``target``
-    is a label, or a list with one label per text; by default, the prediction.
+    ``method`` is a name, a function with the signature of a method, or a list of these. By default it is
+    integrated_gradients or, for the next token of a language model, lrp. Settings are passed to every method that takes
+    them, or to a single one as ``{"lime.samples": 200}``; unknown settings are an error. Methods that need only one
+    pass share it. ``target`` is a label, or a list with one label per text; by default, the prediction.
 
     >>> explain(model, "A fine film.", "integrated_gradients", target="positive")       # doctest: +SKIP
     """

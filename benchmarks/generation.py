@@ -25,7 +25,9 @@ TEXT = (
     "stays open until nine. Anna wants to return three books on Friday after work, and she leaves her office at seven. "
     "When does the library close on the day that Anna wants to go there?"
 )
-ANSWER = " The library closes at nine on Fridays, so Anna has about two hours left after she leaves her office at seven."
+ANSWER = (
+    " The library closes at nine on Fridays, so Anna has about two hours left after she leaves her office at seven."
+)
 PROMPT_TOKENS, ANSWER_TOKENS = 60, 20
 
 
@@ -42,11 +44,15 @@ def main(folder: str | None, repeats: int) -> None:
     words = explain_answer(model, prompt, "random", answer=answer).source_words()
     copies = len([word for word in words if word[1][0] < len(prompt)])
     compare("input_x_gradient, matrix / 1 forward + 20 backwards", ours("input_x_gradient"), raw.matrix, repeats)
-    compare("input_x_gradient, total / 1 forward + 1 backward", ours("input_x_gradient", per="answer"), raw.total, repeats)
+    compare(
+        "input_x_gradient, total / 1 forward + 1 backward", ours("input_x_gradient", per="answer"), raw.total, repeats
+    )
     compare("lrp, total / 1 forward + 1 backward", ours("lrp", per="answer"), raw.total, repeats)
     compare("lrp, matrix / 1 forward + 20 backwards", ours("lrp"), raw.matrix, max(1, repeats // 2))
     by_word = ours("occlusion", by="word")
-    compare(f"occlusion by word, all answer tokens / {copies} forwards", by_word, raw.forwards(copies), max(1, repeats // 2))
+    compare(
+        f"occlusion by word, all answer tokens / {copies} forwards", by_word, raw.forwards(copies), max(1, repeats // 2)
+    )
     for name, peer in captum_ways(module, tokenizer, prompt, answer):
         other = ours("input_x_gradient") if "gradient" in name else by_word
         compare(f"{'input_x_gradient, matrix' if 'gradient' in name else 'occlusion by word'} / {name}", other, peer, 1)
@@ -101,11 +107,17 @@ class Raw:
         return run
 
 
-def captum_ways(module: Any, tokenizer: Any, prompt: list[int], answer: list[int]) -> list[tuple[str, Callable[[], object]]]:
+def captum_ways(
+    module: Any, tokenizer: Any, prompt: list[int], answer: list[int]
+) -> list[tuple[str, Callable[[], object]]]:
     """Captum's ways to the same numbers. The cache of its defaults gives wrong scores from the second token on."""
     try:
         from captum.attr import (
-            FeatureAblation, LayerGradientXActivation, LLMAttribution, LLMGradientAttribution, TextTokenInput,
+            FeatureAblation,
+            LayerGradientXActivation,
+            LLMAttribution,
+            LLMGradientAttribution,
+            TextTokenInput,
         )  # fmt: skip
     except ImportError:
         print("captum is not installed")
@@ -125,7 +137,9 @@ def captum_ways(module: Any, tokenizer: Any, prompt: list[int], answer: list[int
 def compare(name: str, ours: Callable[[], object], other: Callable[[], object], repeats: int) -> None:
     pairs = [(seconds(ours), seconds(other)) for _ in range(repeats)]
     ratio = median(a / b for a, b in pairs)
-    print(f"{name}: {ratio:.2f} ({median(a for a, _ in pairs):.2f} s by {median(b for _, b in pairs):.2f} s)", flush=True)
+    print(
+        f"{name}: {ratio:.2f} ({median(a for a, _ in pairs):.2f} s by {median(b for _, b in pairs):.2f} s)", flush=True
+    )
 
 
 def seconds(work: Callable[[], object]) -> float:

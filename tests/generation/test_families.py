@@ -89,8 +89,6 @@ REFUSED = {
     ("bloom", "lrp"): "calls baddbmm, a fused operation",
     ("falcon", "lrp"): "FalconForCausalLM computes something else when its attention weights are requested",
     ("falcon", "attention"): "FalconForCausalLM computes something else when its attention weights are requested",
-    ("gpt_oss", "lrp"): "attention with s_aux is not supported",
-    ("gpt_oss", "attention"): "attention with s_aux is not supported",
     ("mamba", "lrp"): "only 0 of 2 attention layers of mamba",
     ("mamba", "attention"): "only 0 of 2 attention layers of mamba",
 }

@@ -4,7 +4,7 @@ Usage: python benchmarks/generation.py [MODEL] [REPEATS]
 
 MODEL is a folder with a causal language model and its tokenizer, such as SmolLM2-135M-Instruct; without it, a random
 model of the same shape is used. A prompt of 60 tokens and an answer of 20, one thread, processor time. Everything runs
-interleaved in this process, and the figures are medians of ratios. Other libraries are skipped if they are not installed.
+interleaved in this process, and figures are medians of ratios. Other libraries are skipped if they are not installed.
 """
 
 import sys

@@ -160,7 +160,7 @@ class AnswerExplanation:
         k of the answer is distributed as k's own: r ← r + r_k A_k. So a row says how much the answer's token is due to
         each token of the prompt, directly or through the answer's own reasoning. The total is the mean of the rows.
 
-        Paper: as the attributions of CAGE; FlashTrace, arXiv:2602.01914
+        The recursion is that of CAGE, as in FlashTrace.
         """
         from salience.generation.hops import hops
 

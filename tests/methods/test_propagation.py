@@ -594,7 +594,7 @@ def test_rules_change_no_value(shape: str, rules: str):
     batch = model.batch(model.encode(TEXTS))
     plain = forward(model, batch).logits
     whole = None if rules == "conservative" else _identity_of
-    within = apply_rules(model.module, relevance(rules, 1e-6, 0.2), whole)
+    within = partial(apply_rules, model.module, relevance(rules, 1e-6, 0.2), whole)
     needs = Needs.GRADIENT | Needs.WRITTEN_OUT
     under = differentiate(model, batch, resolve(model, [Target()], plain), needs=needs, within=within)
     assert torch.allclose(under.output.logits, plain, atol=1e-4)
@@ -605,7 +605,7 @@ def test_the_rescale_rule_changes_no_value(shape: str):
     model = model_of(shape)
     batch = model.batch(model.encode(TEXTS[:1])).take(torch.tensor([0, 0]))
     plain = forward(model, batch).logits
-    within = apply_rules(model.module, rescale(1), partial(_rescaled, texts=1))
+    within = partial(apply_rules, model.module, rescale(1), partial(_rescaled, texts=1))
     needs = Needs.GRADIENT | Needs.WRITTEN_OUT
     under = differentiate(model, batch, resolve(model, [Target()], plain), needs=needs, within=within)
     assert torch.allclose(under.output.logits, plain, atol=1e-4)
@@ -767,7 +767,7 @@ def test_relevance_of_big_birds_head_connection_by_connection():
     torch.manual_seed(0)
     model = salience.wrap(AutoModelForSequenceClassification.from_config(config).double(), tok, name="big bird")
     batch = model.batch(model.encode(TEXTS[:1]))
-    within = apply_rules(model.module, relevance("attnlrp", 0.0, 0.0), _identity_of)
+    within = partial(apply_rules, model.module, relevance("attnlrp", 0.0, 0.0), _identity_of)
     seen = differentiate(model, batch, [Target(1)], needs=Needs.HIDDEN | Needs.WRITTEN_OUT, within=within)
     ours = (seen.output.hidden[-1] * seen.hidden_gradient[-1])[0]
 

@@ -88,6 +88,7 @@ def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(tmp_path: 
         CopyRecipe(steps=0)
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_runs(tmp_path: Path):
     one = copying(["iid"], seeds=range(2), recipe=TINY)
     two = copying(["iid"], seeds=range(2), recipe=TINY, workers=2, folder=tmp_path / "c")

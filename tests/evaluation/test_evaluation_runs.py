@@ -72,6 +72,7 @@ def test_a_run_gives_the_table_of_the_evaluation_in_memory(table: Evaluation, tm
 SPREAD = {"metrics": METRICS, "nodes": 4, "limit": 12, "rows_per_part": 6, "workers": 2}
 
 
+@pytest.mark.slow
 def test_a_pool_of_processes_gives_the_same_table(table: Evaluation, tmp_path: Path):
     same(salience.evaluate_data("sentiment", sample(), tmp_path / "run", METHODS, **SPREAD), table)
 

@@ -45,6 +45,7 @@ def test_sallm_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.Cap
     assert "No such command 'salm'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_parallel_training_gives_the_same_results(folder: Path, tmp_path: Path):
     from salience.data import source
     from salience.papers.sallm import Size, run

@@ -130,6 +130,7 @@ def test_parts_equal_those_of_the_local_engine_without_side_effects(cluster, dat
     assert until(lambda: not actors())
 
 
+@pytest.mark.slow
 def test_the_address_from_the_environment_and_progress_before_each_part(cluster, data, monkeypatch):
     plan = make_plan(data)
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
@@ -141,6 +142,7 @@ def test_the_address_from_the_environment_and_progress_before_each_part(cluster,
         assert About.from_json(pq.read_schema(BytesIO(part.data)).metadata[b"salience"]) == part.about
 
 
+@pytest.mark.slow
 def test_a_connection_of_the_caller_is_used_and_left_open(cluster, data):
     plan = make_plan(data)
     with ray.init(cluster.address, log_to_driver=False, logging_level="ERROR"):
@@ -190,6 +192,7 @@ def test_a_method_that_cannot_be_pickled_is_refused(cluster, data):
         next(engine.cluster(plan.job, plan.shards, 1, cluster.address))
 
 
+@pytest.mark.slow
 def test_a_shard_that_kills_its_workers_is_given_up(cluster, data):
     def fatal(model, batch, target, /):
         os._exit(1)
@@ -229,6 +232,7 @@ def test_without_ray_the_error_says_how_to_install_it(data, monkeypatch):
         next(engine.cluster(make_plan(data).job, make_plan(data).shards, 1, None))
 
 
+@pytest.mark.slow
 def test_an_evaluation_on_the_cluster_gives_the_table_of_one_process(cluster, data, tmp_path):
     options = {"metrics": ["comprehensiveness", "hiding_area"], "rows_per_part": PER_PART, "limit": 2 * PER_PART}
     asked = ("sentiment_bilstm", data)
@@ -240,6 +244,7 @@ def test_an_evaluation_on_the_cluster_gives_the_table_of_one_process(cluster, da
         assert there.cells[key].estimate.mean == pytest.approx(cell.estimate.mean, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_shards_are_sent_again_after_a_failure_of_ray(cluster, data, monkeypatch):
     plan, started, rows = make_plan(data), [], engine._rows
 
@@ -265,6 +270,7 @@ def test_a_cluster_that_only_fails_is_given_up(cluster, data, monkeypatch):
         list(engine.cluster(plan.job, plan.shards, 1, cluster.address))
 
 
+@pytest.mark.slow
 def test_a_lost_node_loses_no_rows(cluster, data, tmp_path):
     """The last test of the cluster: Ray Data keeps an actor of its own on the node that a driver first met, and as all
     nodes of this cluster are on one machine, that may be the node that is lost."""
@@ -290,6 +296,7 @@ def raylet(node) -> int:
     return node.all_processes["raylet"][0].process.pid
 
 
+@pytest.mark.slow
 def test_a_cluster_started_by_a_run_is_shut_down(data):
     """After the tests of the other cluster: Ray Data fails on that cluster once a process has started one itself."""
     plan, before = make_plan(data), processes()

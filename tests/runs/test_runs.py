@@ -255,6 +255,7 @@ def test_other_weights_under_the_same_name_are_refused(reviews: Path, tmp_path: 
 # ------------------------------------------------------------------------------------------------------ many workers
 
 
+@pytest.mark.slow
 def test_auto_starts_processes_for_long_runs_only(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from salience.runs.engines import local
 
@@ -363,6 +364,7 @@ def test_mistakes_are_reported_before_the_work_starts(model, reviews: Path, tmp_
             explain_data(model, reviews, tmp_path / "run", **{"method": "integrated_gradients", **wrong})
 
 
+@pytest.mark.slow
 def test_a_full_disk_gives_a_clear_error_and_loses_nothing(tmp_path: Path):
     data = write(tmp_path / "reviews.jsonl", [*sentences(40), *(" ".join([s] * 12) for s in sentences(40))])
     full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))  # noqa: E731

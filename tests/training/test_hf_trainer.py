@@ -159,6 +159,7 @@ if torch.distributed.is_initialized():  # without this, a process sometimes abor
 """
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_losses_of_one(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

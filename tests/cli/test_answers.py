@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_short_answer_is_shown_as_a_table_and_one_of_its_words_can_be_chosen(e
     for token in ("1", "film"):
         code, out, _ = explain("a film", "--answer", "good film", "--method", "gradient", "--token", token)
         assert code == 0
-        assert "explained: log probability of the answer" in out
+        assert "explained: log probability of the answer" in " ".join(out.split())
     code, _, err = explain("a film", "--answer", "good film", "--token", "never")
     assert code == 2
     assert "'never' is not part of the answer" in err
@@ -292,9 +293,10 @@ def test_an_answer_that_the_tokenizer_changes_is_refused(tmp_path: Path, explain
     from tokenizers import normalizers
 
     model = build("llama_lm")
-    model.tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer = deepcopy(model.tokenizer)  # that of the shapes is shared by all tests
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     model.module.save_pretrained(tmp_path)
-    model.tokenizer.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     code, _, err = explain("a film", "--answer", "GOOD", model=str(tmp_path))
     assert code == 2
     assert "reads the answer 'GOOD' as 'good'" in err

@@ -70,7 +70,7 @@ METRICS: tuple[Metric, ...] = (
 )
 """All metrics that :func:`salience.evaluate` knows by name."""
 
-TRIALS = ("shortcuts", "roar", "simulatability", "agreement")
+TRIALS = ("shortcuts", "roar", "simulatability", "agreement", "needle")
 """Tests that need several models, or a model trained for the test; see ``salience trial``."""
 
 AnyMetric = str | Metric | Callable[..., Any]

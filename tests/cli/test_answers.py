@@ -29,9 +29,10 @@ Explain = Callable[..., tuple[int, str, str]]
 
 def saved(path: Path, template: str | None = None) -> str:
     model = build("llama_lm")
-    model.tokenizer.chat_template = template
+    tokenizer = deepcopy(model.tokenizer)  # that of the shapes is shared by all tests
+    tokenizer.chat_template = template
     model.module.save_pretrained(path)
-    model.tokenizer.save_pretrained(path)
+    tokenizer.save_pretrained(path)
     return str(path)
 
 
@@ -293,7 +294,7 @@ def test_an_answer_that_the_tokenizer_changes_is_refused(tmp_path: Path, explain
     from tokenizers import normalizers
 
     model = build("llama_lm")
-    tokenizer = deepcopy(model.tokenizer)  # that of the shapes is shared by all tests
+    tokenizer = deepcopy(model.tokenizer)
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     model.module.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

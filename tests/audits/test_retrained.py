@@ -157,6 +157,7 @@ print(kills, os.WEXITSTATUS(status))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_audit_can_be_resumed(findings, folder, tmp_path):
     tests = Path(__file__).parents[1]
     done = subprocess.run(

@@ -123,6 +123,7 @@ salience.evaluate_data("sentiment", sys.argv[1], sys.argv[2], "gradient", metric
 """
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_can_be_resumed(tmp_path: Path):
     data, run = sentences(tmp_path / "reviews.jsonl", 300), tmp_path / "run"
     whole = salience.evaluate_data(

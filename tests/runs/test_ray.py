@@ -156,6 +156,7 @@ def test_a_connection_of_the_caller_is_used_and_left_open(cluster, data):
         assert {t.name for t in threading.enumerate() if "StreamingExecutor" in t.name} == set()
 
 
+@pytest.mark.slow
 def test_an_error_in_the_driver_ends_the_run_even_if_the_traceback_is_kept(cluster, data, tmp_path):
     def report(progress: runner.RunProgress) -> None:
         raise ZeroDivisionError

@@ -276,6 +276,7 @@ def test_auto_starts_processes_for_long_runs_only(reviews: Path, tmp_path: Path,
         explain_data("sentiment", reviews, tmp_path / "x", "gradient", workers="aut")
 
 
+@pytest.mark.slow
 def test_a_pool_of_processes_writes_the_same_files(reviews: Path, tmp_path: Path):
     seen: list[RunProgress] = []
     runs = [
@@ -459,6 +460,7 @@ def test_the_command_explains_shows_and_exports(reviews: Path, tmp_path: Path):
     assert len((tmp_path / "s.jsonl").read_text().splitlines()) == 60
 
 
+@pytest.mark.slow
 def test_the_command_estimates(reviews: Path):
     done = cli("explain", "--data", str(reviews), "--dry-run", "--json", "--method", "gradient")
     assert done.returncode == 0, done.stderr

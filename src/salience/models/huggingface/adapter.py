@@ -369,20 +369,21 @@ class HuggingFace:
         with exclusive(self), torch.no_grad(), self._watched(Watch(lambda _, a: a)) as options:
             with block_calls(self.module) as calls, self._entering(self.words(batch.ids)):
                 self.network(batch, options)
-            if len(calls) != self.layers:
-                raise UnsupportedModel(
-                    f"{self.name}: only {len(calls)} of {self.layers} layers can be run individually"
-                )
+            self._check_calls(calls)
             yield [partial(self._rerun, call) for call in calls]
+
+    def _check_calls(self, calls: Sequence[Call]) -> None:
+        if len(calls) != self.layers:
+            raise UnsupportedModel(f"{self.name}: only {len(calls)} of {self.layers} layers can be run individually")
 
     def _rerun(self, call: Call, edit: Edit) -> Tensor:
         watch = Watch(edit)
-        output = call.block(*call.args, **{**call.kwargs, "salience": watch})
+        output = call(salience=watch)
         if watch.calls != 1:
             raise UnsupportedModel(
                 f"the attention of a block of {self.name} was called {watch.calls} times instead of once"
             )
-        return output[0] if isinstance(output, tuple | list) else output
+        return output
 
     @contextmanager
     def _watched(self, watch: Watch) -> Generator[dict[str, Any]]:
@@ -432,8 +433,7 @@ class HuggingFace:
         calls, states = block_calls(self.module), hidden_states(self.module, None)
         with torch.no_grad(), calls as called, states as reached, self._entering(embeddings):
             self.network(batch, {}, self.call, tail=_tail(answer))
-        if len(called) != self.layers:
-            raise UnsupportedModel(f"{self.name}: only {len(called)} of {self.layers} layers can be run individually")
+        self._check_calls(called)
         last = reached[-1].detach().requires_grad_()
         output = self(batch, embeddings=embeddings, hidden=True, start=Start(self.layers, last), answer=answer)
         blocks = tuple(call.on for call in called)

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -130,10 +130,14 @@ class Call:
 
     def on(self, hidden: Tensor) -> Tensor:
         """Call the block on other states."""
-        if self.args:
-            output = self.block(hidden, *self.args[1:], **self.kwargs)
-        else:
-            output = self.block(**{**self.kwargs, "hidden_states": hidden})
+        changed = (
+            {"args": (hidden, *self.args[1:])} if self.args else {"kwargs": {**self.kwargs, "hidden_states": hidden}}
+        )
+        return replace(self, **changed)()
+
+    def __call__(self, **options: Any) -> Tensor:
+        """Call the block again, with more options, and return its states."""
+        output = self.block(*self.args, **{**self.kwargs, **options})
         return output[0] if isinstance(output, tuple | list) else output
 
 

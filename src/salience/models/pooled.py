@@ -18,6 +18,7 @@ from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads,
 from salience.errors import BadInput, TruncatedText, choose, too_long, unknown
 from salience.models.files import reporting
 from salience.models.own import load_weights, read_own, save_own
+from salience.models.recurrence import lstm_over_texts
 
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
 Encoder = Literal["bilstm", "lstm", "orthogonal_lstm", "average", "mlp", "embedding"]
@@ -130,13 +131,7 @@ class PooledNetwork(nn.Module):
             return torch.tanh(self.project(e))
         if self.cell is not None:
             return _orthogonal(self.cell, e) * mask[..., None]
-        if self.lstm is None:
-            return e
-        packed = nn.utils.rnn.pack_padded_sequence(e, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
-        # cuDNN's LSTM does not support backward in evaluation mode.
-        with torch.backends.cudnn.flags(enabled=self.training):
-            states, _ = self.lstm(packed)
-        return nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0]
+        return e if self.lstm is None else lstm_over_texts(self.lstm, e, mask)
 
 
 def _orthogonal(cell: nn.LSTMCell, e: Float[Tensor, "b t d"]) -> Float[Tensor, "b t k"]:

@@ -92,11 +92,11 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
 def _output_relevance(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
     examples = example_lines(
         "salience paper output_relevance --data sst2=sst2 --out out",
-        "salience paper output_relevance --data sst2=sst2 --copying --out out",
+        "salience paper output_relevance --data sst2=sst2 --copying --aligned multi30k_aligned --out out",
         "salience paper output_relevance --data sst2=sst2 --data imdb=imdb --size full --out full     (hours)",
     )
     return click.command("output_relevance", help=OUTPUT_RELEVANCE, epilog=examples)(
-        _with_data(_run_output_relevance, size, out, COPYING)
+        _with_data(_run_output_relevance, size, out, COPYING, ALIGNED)
     )
 
 
@@ -105,6 +105,14 @@ COPYING = click.option(
     "copies",
     is_flag=True,
     help="Also train networks to copy sequences, about a minute each: 4 of each kind, 20 with --size full.",
+)
+
+ALIGNED = click.option(
+    "--aligned",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Folder of pairs `src`, `trg` with word alignments `align`, in files train.* and test.* of JSON Lines; words "
+    "are looked up by co-occurrence.",
 )
 
 OUTPUT_RELEVANCE = """Understanding Attention Training via Output Relevance.
@@ -182,9 +190,14 @@ def _write(options: dict[str, Any], files: dict[str, str], shown: Any) -> None:
 
 def _run_output_relevance(**options: Any) -> None:
     """Check what can be checked before the imports that take seconds, then test the claims."""
+    from salience.data.pairs import read_pairs
+
+    folder: Path | None = options["aligned"]
+    files = () if folder is None else tuple(_split(folder, split) for split in ("train", "test"))
+    parts = [read_pairs(file, "src", "trg", sure="align") for file in files]
     sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in _sets(options)}
     from salience.models.loading import check_device
-    from salience.papers.output_relevance import run
+    from salience.papers.output_relevance import AlignedPairs, run
     from salience.papers.output_relevance_report import page, terminal, to_json
 
     check_device(options["device"])
@@ -193,6 +206,7 @@ def _run_output_relevance(**options: Any) -> None:
             {data: _read(*parts, options["labels"]) for data, parts in sources.items()},
             options["out"],
             callbacks=callbacks,
+            aligned=AlignedPairs(*parts) if parts else None,
             **{key: options[key] for key in ("size", "limit", "epochs", "device", "copies")},
         )
     _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))

@@ -19,9 +19,11 @@ from salience.core.files import claim, locked
 from salience.core.stats import Estimate
 from salience.data.copying import COPY_KINDS
 from salience.data.examples import encode_examples, sampled
+from salience.data.pairs import Pair
 from salience.dynamics.classifiers import RECIPE, SHAPE, Classifiers
 from salience.dynamics.comparison import Comparison, compare
 from salience.dynamics.copying import SEEDS, CopyRecipe, CopyRun, copying
+from salience.dynamics.recovery import recovery
 from salience.dynamics.separation import Order
 from salience.papers.debate import Check, Data, below, keeps_accuracy
 from salience.training.loop import Recipe, TrainingProgress
@@ -308,6 +310,40 @@ NOTES = (
 )
 
 
+# ------------------------------------------------------------------------------------------------------ dictionary
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedPairs:
+    """Pairs to count co-occurrences in, and pairs with word alignments."""
+
+    train: Sequence[Pair]
+    test: Sequence[Pair]
+
+
+def looked_up(pairs: AlignedPairs) -> Section:
+    """Claim 8: is the word that co-occurrence associates with a word the one that it is aligned with?"""
+    result = recovery(pairs.train, pairs.test)
+    measures = {name: Measure.of(name, shares, "share") for name, shares in result.found.items()}
+    association, chance, place = (measures[name].estimate for name in ("association", "chance", "place"))
+    bound = TIMES * chance.mean
+    figures = f"{association} of the words are found, {chance.mean:.3f} by chance, {place.mean:.3f} by their place"
+    often = Check(True if association.low >= bound else False if association.high < bound else None, figures)
+    lines = [Line("dictionary", f"words found by {name}", m.estimate, {}) for name, m in measures.items()]
+    unknown = Line("dictionary", "aligned words that no training pair holds", result.unknown, {})
+    answer = _answer(8, "dictionary", [often])
+    return Section("Dictionary", (*lines, unknown), (answer,), DICTIONARY_NOTES)
+
+
+DICTIONARY_NOTES = (
+    "A word of a test answer is looked up among the words of its source: by association n(o, i) / (n(o) n(i)) and by "
+    "counts n(o, i) of the training pairs, by its place in the text, and at random. It is found if the highest is a "
+    "word that it is aligned with; shares are means over pairs.",
+    "Claim 8 counts as reproduced if association finds a word at least 3 times as often as chance. The place knows no "
+    "words, only that both languages order them alike.",
+)
+
+
 # ------------------------------------------------------------------------------------------------------ copying
 
 
@@ -364,14 +400,15 @@ def run(
     shape: Mapping[str, Any] | None = None,
     device: str | None = None,
     copies: bool = False,
+    aligned: AlignedPairs | None = None,
     recipe: CopyRecipe = CopyRecipe(),  # noqa: B008
     callbacks: Callbacks = Callbacks(),  # noqa: B008
 ) -> Reproduction:
     """Test the claims; classifiers, records and findings are kept in ``out``, and the same call resumes.
 
     ``limit`` and ``epochs`` make a size smaller, and ``shape`` changes the classifiers. With ``copies``, networks also
-    learn to copy sequences by ``recipe``, which answers claim 9. Claim 8 is one of translation:
-    :func:`salience.dynamics.translation.translation`.
+    learn to copy sequences by ``recipe``, which answers claim 9. Words of ``aligned`` pairs are looked up by their
+    co-occurrence, which answers claim 8.
     """
     chosen = SIZES[size]
     if limit is not None:
@@ -388,7 +425,11 @@ def run(
         claim(folder / "paper.json", {"paper": NAME}, what="other results")
         runs = SEEDS[size] if copies else 0
         setting = Setting(sets, folder, chosen, shape or {}, device, callbacks, runs, recipe)
-        sections = (classification(setting), *([copied(setting)] if runs else []))
+        sections = (
+            classification(setting),
+            *([looked_up(aligned)] if aligned is not None else []),
+            *([copied(setting)] if runs else []),
+        )
     return Reproduction(sections, {"size": size, **asdict(chosen), **(shape or {}), "networks that copy": runs})
 
 

@@ -70,11 +70,13 @@ def test_attention_is_hidden_and_accuracy_stays(tmp_path: Path):
     assert hidden < 0.1 < plain
     assert finding.measure("accuracy, λ = 1").estimate.mean > 0.7
     uniform = finding.measure("attention on aligned words, uniform attention").estimate.mean
+    assert finding.measure("attention on aligned words, no attention").estimate.mean == 0
+    assert finding.measure("accuracy, no attention").estimate.mean < finding.measure("accuracy, λ = 0").estimate.mean
     lengths = [len(p.source.split()) + 1 for p in study.test]
     assert uniform == pytest.approx(np.mean([1 / n for n in lengths]), rel=1e-5)
-    assert {p.name for p in tmp_path.iterdir()} == {"copy-weight-0", "copy-weight-1", "copy-uniform"}
+    assert {p.name for p in tmp_path.iterdir()} == {"copy-weight-0", "copy-weight-1", "copy-uniform", "copy-none"}
     again = sequence_manipulation(study, weights=[1.0, 0.0])
-    assert again == finding
+    assert repr(again) == repr(finding)  # the interval of no attention at all is undefined
 
 
 def test_accuracy_is_over_tokens_and_the_end():

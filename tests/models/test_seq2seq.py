@@ -184,3 +184,16 @@ def test_an_lstm_over_words_is_an_lstm(started: bool):
     torch.testing.assert_close(states, expected)
     for one, other in zip(gradients(states, last), gradients(expected, tuple(end[0] for end in ends)), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_without_attention_the_answer_depends_on_the_last_state_alone():
+    network = Seq2SeqNetwork(Seq2SeqConfig(9, hidden=8, layers=1, scoring="none", dropout=0.0)).eval()
+    e, mask = torch.randn(2, 4, 8), torch.ones(2, 4, dtype=torch.bool)
+    inputs = torch.randint(0, 9, (2, 3))
+    with torch.no_grad():
+        decoded = network(e, mask, inputs)
+        _, state = network.encode(e, mask)
+        d, _ = network.decode(inputs, state)
+        expected = network.read_out(d, network.heads[0].project.bias.expand_as(d))
+    assert not decoded.attention.any()
+    torch.testing.assert_close(decoded.logits, expected)

@@ -27,6 +27,9 @@ RECIPE = Recipe(epochs=15, batch=64, rate=3e-3, warmup=0.05, decay=0.0)
 TRANSLATED = Recipe(epochs=5, batch=64, rate=2e-3, warmup=0.05, decay=0.0)
 SHAPE = Seq2SeqConfig(0, hidden=128, layers=1, dropout=0.0)
 
+CONTROLS = {"uniform": "uniform attention", "none": "no attention"}
+"""The scoring of models that cannot attend, and what they are called."""
+
 SequenceTask = Literal[Rearrangement, "translation"]
 
 
@@ -127,7 +130,8 @@ def sequence_manipulation(
 ) -> Finding:
     """Can attention hide which word an encoder-decoder uses?
 
-    Models are trained with L = CE − λ · log(1 − mean mass on the aligned words), and one with uniform attention.
+    Models are trained with L = CE − λ · log(1 − mean mass on the aligned words), one with uniform attention, and one
+    whose decoder reads only the last state of the encoder.
     """
     if not weights:
         raise BadInput("weights of sequence_manipulation is empty; give at least one λ")
@@ -136,8 +140,9 @@ def sequence_manipulation(
         step(f"λ = {weight:g}")
         model = study.trained(f"weight-{weight:g}", weight)
         measured[f"λ = {weight:g}"] = accuracy_and_mass(model, study.test)
-    step("uniform attention")
-    measured["uniform attention"] = accuracy_and_mass(study.trained("uniform", scoring="uniform"), study.test)
+    for scoring in ("uniform", "none"):
+        step(name := CONTROLS[scoring])
+        measured[name] = accuracy_and_mass(study.trained(scoring, scoring=scoring), study.test)
     strongest = f"λ = {max(weights):g}"
     lead = Measure.between(
         f"accuracy, {strongest} − uniform attention", measured[strongest][0], measured["uniform attention"][0]

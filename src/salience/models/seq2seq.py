@@ -22,7 +22,7 @@ PAD, UNK, BOS, EOS = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
 SPECIAL = (PAD, UNK, BOS, EOS)
 Cell = Literal["lstm", "gru"]
 Activation = Literal["relu", "tanh"]
-AttentionScore = Literal["dot", "uniform"]
+AttentionScore = Literal["dot", "uniform", "none"]
 State = tuple[Float[Tensor, "l b k"], ...]
 """The state of a recurrent network: (h, c) of an LSTM, (h,) of a GRU."""
 
@@ -142,7 +142,9 @@ class Seq2SeqNetwork(nn.Module):
     def attend(
         self, d: Float[Tensor, "b t d"], h: Float[Tensor, "b s h"], mask: Bool[Tensor, "b s"]
     ) -> Float[Tensor, "b k t s"]:
-        """a_ts = softmax_s(h_s · W_q d_t), or 1 / n."""
+        """a_ts = softmax_s(h_s · W_q d_t), or 1 / n; 0 without attention, where the decoder reads nothing of h."""
+        if self.config.scoring == "none":
+            return d.new_zeros(len(d), len(self.heads), d.shape[1], h.shape[1])
         uniform = self.config.scoring == "uniform"
         scores = [
             d.new_zeros(*d.shape[:2], h.shape[1]) if uniform else head.query(d) @ h.mT  # pyright: ignore

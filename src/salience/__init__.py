@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from salience.evaluation.runs import evaluate_data
     from salience.explanations.explainer import explain
     from salience.explanations.explanation import Explanation
+    from salience.explanations.interactions import Interactions, explain_interactions
     from salience.generation.explaining import explain_answer, explain_answers
     from salience.generation.explanation import AnswerExplanation
     from salience.models import load
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerExplanation",
     "Explanation",
+    "Interactions",
     "Prompt",
     "SalienceTrainer",
     "Target",
@@ -35,6 +37,7 @@ __all__ = [
     "explain_answer",
     "explain_answers",
     "explain_data",
+    "explain_interactions",
     "fit",
     "follow",
     "load",
@@ -49,6 +52,8 @@ _HOMES = {
     "explain_answer": "salience.generation.explaining",
     "explain_answers": "salience.generation.explaining",
     "Explanation": "salience.explanations.explanation",
+    "Interactions": "salience.explanations.interactions",
+    "explain_interactions": "salience.explanations.interactions",
     "SalienceTrainer": "salience.training.hf_trainer",
     "Target": "salience.core.target",
     "audit": "salience.audits",

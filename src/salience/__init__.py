@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from salience.audits import audit
     from salience.core.prompts import Prompt
     from salience.core.target import Target
+    from salience.counterfactuals import Counterfactuals, counterfactual, counterfactual_data
     from salience.dynamics import follow
     from salience.evaluation.evaluator import evaluate
     from salience.evaluation.runs import evaluate_data
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerExplanation",
+    "Counterfactuals",
     "Explanation",
     "Interactions",
     "Prompt",
@@ -31,6 +33,8 @@ __all__ = [
     "Target",
     "__version__",
     "audit",
+    "counterfactual",
+    "counterfactual_data",
     "evaluate",
     "evaluate_data",
     "explain",
@@ -57,6 +61,9 @@ _HOMES = {
     "SalienceTrainer": "salience.training.hf_trainer",
     "Target": "salience.core.target",
     "audit": "salience.audits",
+    "Counterfactuals": "salience.counterfactuals",
+    "counterfactual": "salience.counterfactuals",
+    "counterfactual_data": "salience.counterfactuals",
     "evaluate": "salience.evaluation.evaluator",
     "evaluate_data": "salience.evaluation.runs",
     "explain": "salience.explanations.explainer",

@@ -114,7 +114,7 @@ def test_the_mean_over_all_orders_is_the_index(index: str):
         rows = _prefixes(order, removed=index == "shapley")
         y = [[F(frozenset(np.flatnonzero(z).tolist())) for z in row] for row in rows.numpy()]
         samples.append(_of_order(order, torch.tensor(y, dtype=torch.float64), index))
-    assert torch.allclose(torch.stack([I for I, _ in samples]).mean(0), exact.matrix)
+    assert torch.allclose(torch.stack([M for M, _ in samples]).mean(0), exact.matrix)
     if index == "shapley":
         assert torch.allclose(torch.stack([gain for _, gain in samples]).mean(0), exact.scores)
 

@@ -57,7 +57,7 @@ def _explained(
     loaded.executor.budget = model.budget or loaded.executor.budget
     asked: dict[str, Any] = {"target": question.target, "against": question.against, "kind": question.kind}
     with progress_bar(len(texts), quiet) as step:
-        return explain_interactions(loaded, list(texts), name, **asked, report=lambda done, of: step(), **settings)
+        return explain_interactions(loaded, list(texts), name, **asked, report=lambda *_: step(), **settings)
 
 
 def _settings(name: str, question: Question, display: Display) -> dict[str, Any]:

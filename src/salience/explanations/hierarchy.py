@@ -36,15 +36,15 @@ def hierarchy(matrix: Sequence[Sequence[float]], scores: Sequence[float]) -> Gro
 
     Paper: top down as HEDGE, Chen et al. 2020, arXiv:2004.02015; the interactions are those of the matrix
     """
-    I = np.array(matrix, dtype=float)
-    alone = np.array(scores, dtype=float) - I.sum(1) / 2
-    return _group(I, alone, 0, len(alone))
+    M = np.array(matrix, dtype=float)
+    alone = np.array(scores, dtype=float) - M.sum(1) / 2
+    return _group(M, alone, 0, len(alone))
 
 
-def _group(I: Float[np.ndarray, "u u"], alone: Float[np.ndarray, " u"], start: int, end: int) -> Group:
+def _group(M: Float[np.ndarray, "u u"], alone: Float[np.ndarray, " u"], start: int, end: int) -> Group:
     if end - start < 2:
         return Group(start, end, float(alone[start:end].sum()), 0.0)
-    cut = min(range(start + 1, end), key=lambda k: np.abs(I[start:k, k:end]).mean())
-    halves = _group(I, alone, start, cut), _group(I, alone, cut, end)
-    across = float(I[start:cut, cut:end].sum())
+    cut = min(range(start + 1, end), key=lambda k: np.abs(M[start:k, k:end]).mean())
+    halves = _group(M, alone, start, cut), _group(M, alone, cut, end)
+    across = float(M[start:cut, cut:end].sum())
     return Group(start, end, sum(half.effect for half in halves) + across, across, halves)

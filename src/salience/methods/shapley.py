@@ -17,7 +17,6 @@ from salience.methods.games import Shares, adaptive, fixed, owen
 from salience.methods.perturbation import Unit, coalitions, spread, unit_numbers
 from salience.methods.trees import Tree, balanced, of_text
 
-
 Result = TypeVar("Result")
 """What a game returns: the value of every unit, or of every pair."""
 

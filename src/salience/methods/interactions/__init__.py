@@ -116,7 +116,7 @@ def archipelago(
     erase: Erasure | None = None,
     unit: Unit = "word",
 ) -> list[Pairwise]:
-    """Pairs that interact in an empty text or in the whole one, merged to groups: ½ δ_ij F(∅)² + ½ δ_ij F(N without ij)².
+    """Pairs that interact in an empty text or in the whole one, merged to groups: ½ δ_ij F(∅)² + ½ δ_ij F(N − ij)².
 
     Strengths have no sign. The ``top`` pairs (by default a quarter of the number of units) are merged where they share
     a unit, and the effect of a group S is F(S) − F(∅), shared equally by its units. The gap ``additivity`` is how far

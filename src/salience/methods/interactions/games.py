@@ -58,13 +58,13 @@ def occluded(n: int) -> PairGame:
     That score contains all interactions of the unit in full, so sharing them between two units takes half of each off.
     """
     y = yield torch.cat([torch.ones(1, n, dtype=torch.bool), ~_single(n), ~_double(n)])
-    I = _mixed(n, y)
+    M = _mixed(n, y)
     main = y[0] - y[1 : n + 1]
-    return Pairwise(I, main, main - I.sum(1) / 2, settings={"evals": len(y)})
+    return Pairwise(M, main, main - M.sum(1) / 2, settings={"evals": len(y)})
 
 
 def archipelago_game(n: int, top: int) -> PairGame:
-    """Strengths ½ δ_ij F(∅)² + ½ δ_ij F(N \\ ij)²; then the ``top`` pairs are merged to groups, with F(S) − F(∅) each."""
+    """Strengths ½ δ_ij F(∅)² + ½ δ_ij F(N \\ ij)²; the ``top`` pairs are merged to groups, with F(S) − F(∅) each."""
     inner = torch.cat([torch.zeros(1, n, dtype=torch.bool), _single(n), _double(n)])
     y, complements = (yield torch.cat([inner, ~inner])).chunk(2)
     strength = (_mixed(n, y).square() + _mixed(n, complements).square()) / 2
@@ -113,9 +113,9 @@ def _mixed(n: int, y: Float[Tensor, " m"]) -> Float[Tensor, "u u"]:
     """The second differences of all pairs, given f without a change, with one unit changed, and with two."""
     i, j = torch.triu_indices(n, n, 1)
     one, two = y[1 : n + 1], y[n + 1 :]
-    I = y.new_zeros(n, n)
-    I[i, j] = y[0] - one[i] - one[j] + two
-    return I + I.T
+    M = y.new_zeros(n, n)
+    M[i, j] = y[0] - one[i] - one[j] + two
+    return M + M.T
 
 
 # --------------------------------------------------------------------------------------------- pairs in every context
@@ -129,17 +129,17 @@ def enumerated(n: int, index: Index) -> PairGame:
     """
     codes = torch.arange(2**n)
     y = yield (codes[:, None] >> torch.arange(n) & 1).bool()
-    cube, I = y.view([2] * n), y.new_zeros(n, n)
+    cube, M = y.view([2] * n), y.new_zeros(n, n)
     sizes = range(max(0, n - 1))
     weights = [2 / n / comb(n - 1, s) if index == "taylor" else 1 / (n - 1) / comb(n - 2, s) for s in sizes]
     for i, j in torch.triu_indices(n, n, 1).T.tolist():
         # The last dimension belongs to the lowest bit.
         corners = cube.movedim((n - 1 - i, n - 1 - j), (0, 1)).reshape(2, 2, -1)
-        I[i, j] = _by_size(corners[1, 1] - corners[1, 0] - corners[0, 1] + corners[0, 0], weights)
-    I = I + I.T
+        M[i, j] = _by_size(corners[1, 1] - corners[1, 0] - corners[0, 1] + corners[0, 0], weights)
+    M = M + M.T
     alone = y[2 ** torch.arange(n)] - y[0] if n else y[:0]
     values = alone if index == "taylor" else _shapley_values(cube)
-    return _complete(index, I, values, y[-1] - y[0], {"evals": len(y)})
+    return _complete(index, M, values, y[-1] - y[0], {"evals": len(y)})
 
 
 def _by_size(x: Float[Tensor, " m"], weights: Sequence[float]) -> Float[Tensor, ""]:
@@ -178,12 +178,12 @@ def sampled(n: int, index: Index, orders: int, rng: torch.Generator) -> PairGame
         changed = torch.cat([_prefixes(o, removed=index == "shapley") for o in pair])
         y = yield changed.flatten(0, 1)
         both = [_of_order(o, part, index) for o, part in zip(pair, y.view(2, n + 1, n + 1), strict=True)]
-        samples.append(torch.stack([I for I, _ in both]).mean(0))
+        samples.append(torch.stack([M for M, _ in both]).mean(0))
         gains.append(torch.stack([gain for _, gain in both]).mean(0))
-    I = torch.stack(samples)
+    M = torch.stack(samples)
     values = alone if index == "taylor" else torch.stack(gains).mean(0)
     settings = {"orders": 2 * len(samples)}
-    return _complete(index, I.mean(0), values, whole - nothing, settings, {"error": _error(I)})
+    return _complete(index, M.mean(0), values, whole - nothing, settings, {"error": _error(M)})
 
 
 def _prefixes(order: Int[Tensor, " u"], *, removed: bool) -> Bool[Tensor, "p q u"]:
@@ -226,7 +226,7 @@ def _error(samples: Float[Tensor, "k u u"]) -> float:
 
 def _complete(
     index: Index,
-    I: Float[Tensor, "u u"],
+    M: Float[Tensor, "u u"],
     values: Float[Tensor, " u"],
     total: Float[Tensor, ""],
     settings: Mapping[str, object],
@@ -236,6 +236,6 @@ def _complete(
 
     Shapley values contain half of every interaction of a unit, so its main effect is what they leave.
     """
-    main = values if index == "taylor" else values - I.sum(1) / 2
-    gap = float(main.sum() + I.sum() / 2 - total)
-    return Pairwise(I, main, main + I.sum(1) / 2, {"completeness": gap, **(gaps or {})}, settings)
+    main = values if index == "taylor" else values - M.sum(1) / 2
+    gap = float(main.sum() + M.sum() / 2 - total)
+    return Pairwise(M, main, main + M.sum(1) / 2, {"completeness": gap, **(gaps or {})}, settings)

@@ -57,20 +57,7 @@ def manipulation(
 
     With ``separate``, permissible and impermissible tokens of a transformer do not attend to each other.
     """
-    if study.twins is None or not any(e.rationale for e in (*study.examples, *study.twins.examples)):
-        raise BadInput(
-            "no text marks impermissible tokens: name the column that lists them (--impermissible-column), or pass "
-            "examples whose rationale holds their spans"
-        )
-    if not weights:
-        raise BadInput("weights of manipulation is empty; give at least one λ")
-    if study.layer is not None or study.head is not None:
-        raise BadInput("manipulation trains all heads of the last layer; leave out the layer and the head")
-    if separate and (study.model.single_query or study.model.causal):
-        raise UnsupportedModel(
-            f"separate keeps tokens of an encoder from attending to each other, and {study.model.name} is "
-            f"{'a causal model' if study.model.causal else 'a model with one query'}; leave it out"
-        )
+    _check(study, weights, separate)
     trained, removed = manipulated(study, sorted(weights), heads, separate), without_tokens(study)
     last = trained[-1]
     lead = Measure.between(f"accuracy, λ = {last.weight:g} − tokens removed", last.correct, removed)
@@ -99,6 +86,23 @@ def manipulation(
         ),
         source="Pruthi et al. 2020, arXiv:1909.07913",
     )
+
+
+def _check(study: Study, weights: Sequence[NotNegative], separate: bool) -> None:
+    if study.twins is None or not any(e.rationale for e in (*study.examples, *study.twins.examples)):
+        raise BadInput(
+            "no text marks impermissible tokens: name the column that lists them (--impermissible-column), or pass "
+            "examples whose rationale holds their spans"
+        )
+    if not weights:
+        raise BadInput("weights of manipulation is empty; give at least one λ")
+    if study.layer is not None or study.head is not None:
+        raise BadInput("manipulation trains all heads of the last layer; leave out the layer and the head")
+    if separate and (study.model.single_query or study.model.causal):
+        raise UnsupportedModel(
+            f"separate keeps tokens of an encoder from attending to each other, and {study.model.name} is "
+            f"{'a causal model' if study.model.causal else 'a model with one query'}; leave it out"
+        )
 
 
 def without_tokens(study: Study) -> Float[np.ndarray, " n"]:

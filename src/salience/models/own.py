@@ -1,6 +1,7 @@
-"""The files of our own models: config.json, tokenizer.json and model.safetensors in one folder."""
+"""What our own models share: the texts that they read, and their files in one folder."""
 
 import json
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 
-from salience.errors import BadModel
+from salience.core.text import Encoded, Text, beginning, unread
+from salience.errors import BadInput, BadModel, TruncatedText, too_long
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
@@ -40,3 +42,29 @@ def load_weights(module: nn.Module, folder: str | Path, device: str | None, dtyp
     """Read the weights into the module, and move it to the device and data type."""
     module.load_state_dict(load_file(Path(folder) / "model.safetensors"))
     module.to(device or "cpu", torch.float32 if dtype == "auto" else getattr(torch, dtype))
+
+
+def encode_own(tokenizer: Tokenizer, text: Text, number: int, name: str, longest: int) -> Encoded:
+    """Tokenise text ``number`` for the model of this name; cut after ``longest`` tokens, with a warning."""
+    if not isinstance(text, str):
+        raise BadInput(f"text {number} is a pair; {name} reads single texts only")
+    if not text.strip():
+        raise BadInput(f"text {number} is empty or only white space; it needs at least one word")
+
+    def tokens(text: str) -> list[tuple[int, tuple[int, int]]]:
+        encoding = tokenizer.encode(text)
+        return list(zip(encoding.ids, encoding.offsets, strict=True))[: longest + 1]
+
+    read = beginning(text, longest, tokens)
+    encoding = tokenizer.encode(read)
+    end = min(len(encoding.ids), longest)
+    if not end:
+        raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
+    offsets = tuple(encoding.offsets[:end])
+    lost = [*encoding.offsets[end:], *([(len(read), len(text.rstrip()))] if len(read) < len(text) else [])]
+    unseen = tuple(unread(text, offsets, lost))
+    if end < len(encoding.ids):
+        warnings.warn(too_long(number, end, unseen), TruncatedText, stacklevel=4)
+    return Encoded(
+        text, tuple(encoding.ids[:end]), tuple(encoding.tokens[:end]), offsets, (False,) * end, unseen=unseen
+    )

@@ -1,6 +1,5 @@
 """The classifiers of the attention debate: an encoder, attention with one query, a linear layer."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,11 +12,12 @@ from torch import Tensor, nn
 
 from salience.core.executor import Executor
 from salience.core.files import complete
-from salience.core.text import Encoded, Span, Text, beginning, unread
+from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
-from salience.errors import BadInput, TruncatedText, choose, too_long, unknown
+from salience.errors import BadInput, choose, unknown
 from salience.models.files import reporting
-from salience.models.own import load_weights, read_own, save_own
+from salience.models.own import encode_own, load_weights, read_own, save_own
+from salience.models.recurrence import lstm_over_texts
 
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
 Encoder = Literal["bilstm", "lstm", "orthogonal_lstm", "average", "mlp", "embedding"]
@@ -130,13 +130,7 @@ class PooledNetwork(nn.Module):
             return torch.tanh(self.project(e))
         if self.cell is not None:
             return _orthogonal(self.cell, e) * mask[..., None]
-        if self.lstm is None:
-            return e
-        packed = nn.utils.rnn.pack_padded_sequence(e, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
-        # cuDNN's LSTM does not support backward in evaluation mode.
-        with torch.backends.cudnn.flags(enabled=self.training):
-            states, _ = self.lstm(packed)
-        return nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0]
+        return e if self.lstm is None else lstm_over_texts(self.lstm, e, mask)
 
 
 def _orthogonal(cell: nn.LSTMCell, e: Float[Tensor, "b t d"]) -> Float[Tensor, "b t k"]:
@@ -231,35 +225,7 @@ class Pooled:
         return {k: v for k, v in ids.items() if v is not None}
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
-        return [self._encode(text, number) for number, text in enumerate(texts)]
-
-    def _encode(self, text: Text, number: int) -> Encoded:
-        if not isinstance(text, str):
-            raise BadInput(f"text {number} is a pair; {self.name} reads single texts only")
-        if not text.strip():
-            raise BadInput(f"text {number} is empty or only white space; it needs at least one word")
-        longest = self.config.longest
-        read = beginning(text, longest, lambda text: self._tokens(text)[: longest + 1])
-        encoding = self.tokenizer.encode(read)
-        end = min(len(encoding.ids), longest)
-        if not end:
-            raise BadInput(f"text {number} has no tokens that this model's tokenizer knows: {text!r}")
-        lost = [*encoding.offsets[end:], *([(len(read), len(text.rstrip()))] if len(read) < len(text) else [])]
-        unseen = tuple(unread(text, encoding.offsets[:end], lost))
-        if end < len(encoding.ids):
-            warnings.warn(too_long(number, end, unseen), TruncatedText, stacklevel=2)
-        return Encoded(
-            text,
-            tuple(encoding.ids[:end]),
-            tuple(encoding.tokens[:end]),
-            tuple(encoding.offsets[:end]),
-            (False,) * end,
-            unseen=unseen,
-        )
-
-    def _tokens(self, text: str) -> list[tuple[int, Span]]:
-        encoding = self.tokenizer.encode(text)
-        return list(zip(encoding.ids, encoding.offsets, strict=True))
+        return [encode_own(self.tokenizer, t, n, self.name, self.config.longest) for n, t in enumerate(texts)]
 
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
         return Batch.of(encoded, 0, self.words.weight.device)

@@ -1,12 +1,44 @@
-"""An LSTM over words of a small vocabulary: what it reads is projected once per word, not once per place."""
+"""LSTMs over padded texts, and over words of a small vocabulary, in less time than torch's module takes."""
 
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 LSTMState = tuple[Float[Tensor, "b k"], Float[Tensor, "b k"]]
+
+
+def lstm_over_texts(lstm: nn.LSTM, e: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t k"]:
+    """Return the states of a one-layer LSTM over texts that are padded on the right, with zeros at padding.
+
+    On CPUs each direction runs over the padded texts, the reversed one with its texts turned around before their
+    padding. Gradients of a packed sequence there take time that grows with the square of its length.
+    """
+    if e.is_cuda:
+        return _packed(lstm, e, mask)
+    lengths, t = mask.sum(1, keepdim=True), torch.arange(mask.shape[1], device=e.device)
+    turned = torch.where(mask, lengths - 1 - t, t)[..., None]
+    states = [_direction(lstm, e, "")]
+    if lstm.bidirectional:
+        backwards = _direction(lstm, e.gather(1, turned.expand_as(e)), "_reverse")
+        states.append(backwards.gather(1, turned.expand_as(backwards)))
+    return torch.cat(states, -1) * mask[..., None]
+
+
+def _direction(lstm: nn.LSTM, e: Float[Tensor, "b t d"], suffix: str) -> Float[Tensor, "b t k"]:
+    weights = [getattr(lstm, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    start = e.new_zeros(1, len(e), lstm.hidden_size)
+    # The arguments after the weights: with biases, one layer, no dropout, training, one direction, batch first.
+    return torch.lstm(e, (start, start), weights, True, 1, 0.0, lstm.training, False, True)[0]
+
+
+def _packed(lstm: nn.LSTM, e: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t k"]:
+    packed = nn.utils.rnn.pack_padded_sequence(e, mask.sum(1).cpu(), batch_first=True, enforce_sorted=False)
+    # cuDNN's LSTM does not support backward in evaluation mode.
+    with torch.backends.cudnn.flags(enabled=lstm.training):
+        states, _ = lstm(packed)
+    return nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0]
 
 
 def lstm_over_words(

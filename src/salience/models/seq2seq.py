@@ -1,6 +1,5 @@
 """An encoder-decoder with attention: which word of a source text each word of the answer is made from."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,11 +12,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor, nn
 
 from salience.core.executor import Executor
-from salience.core.text import Encoded, Text, unread
+from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
-from salience.errors import BadInput, BadModel, TruncatedText, choose, too_long, unknown
+from salience.errors import BadInput, BadModel, choose, unknown
 from salience.models.files import reporting
-from salience.models.own import load_weights, read_own, save_own
+from salience.models.own import encode_own, load_weights, read_own, save_own
 
 PAD, UNK, BOS, EOS = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
 SPECIAL = (PAD, UNK, BOS, EOS)
@@ -264,22 +263,13 @@ class Seq2Seq:
         return [self._encode(text, number) for number, text in enumerate(texts)]
 
     def _encode(self, text: Text, number: int) -> Encoded:
-        if not isinstance(text, str):
-            raise BadInput(f"text {number} is a pair; {self.name} reads single texts only")
-        if not text.strip():
-            raise BadInput(f"text {number} is empty or only white space; it needs at least one word")
-        encoding = self.tokenizer.encode(text)
-        end = min(len(encoding.ids), self.config.longest - 1)
-        unseen = tuple(unread(text, encoding.offsets[:end], encoding.offsets[end:]))
-        if end < len(encoding.ids):
-            warnings.warn(too_long(number, end, unseen), TruncatedText, stacklevel=2)
-        return Encoded(
-            text,
-            (*encoding.ids[:end], self.ids[EOS]),
-            (*encoding.tokens[:end], EOS),
-            (*encoding.offsets[:end], (len(text), len(text))),
-            (*(False for _ in range(end)), True),
-            unseen=unseen,
+        read = encode_own(self.tokenizer, text, number, self.name, self.config.longest - 1)
+        return replace(
+            read,
+            ids=(*read.ids, self.ids[EOS]),
+            tokens=(*read.tokens, EOS),
+            offsets=(*read.offsets, (len(read.text), len(read.text))),
+            special=(*read.special, True),
         )
 
     def encode_answer(self, text: str) -> Encoded:

@@ -19,7 +19,7 @@ FLOORS = (
     ("generation",),
     ("training",),
     ("evaluation",),
-    ("trials", "audits", "dynamics"),
+    ("trials", "audits", "dynamics", "counterfactuals"),
     ("views",),
     ("papers",),
     ("cli",),
@@ -30,6 +30,8 @@ FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FILES = sorted(SOURCE.rglob("*.py"))
 EXCEPTIONS = {
     ("explanations/explanation.py", "salience.views.html"),
+    ("counterfactuals/finding.py", "salience.views.counterfactuals"),
+    ("explanations/interactions.py", "salience.views.interactions"),
     ("generation/explanation.py", "salience.views.answers"),
     ("evaluation/table.py", "salience.views.evaluation"),
     ("runs/run.py", "salience.views.html"),

@@ -11,12 +11,17 @@ import salience
 
 ROOT = Path(__file__).parents[1]
 TOP = [
-    "AnswerExplanation", "Explanation", "Prompt", "SalienceTrainer", "Target", "__version__", "audit", "evaluate",
-    "evaluate_data", "explain", "explain_answer", "explain_answers", "explain_data", "fit", "follow", "load",
-    "open_run", "wrap",
+    "AnswerExplanation", "Counterfactuals", "Explanation", "Interactions", "Prompt", "SalienceTrainer", "Target",
+    "__version__", "audit", "counterfactual", "counterfactual_data", "evaluate", "evaluate_data", "explain",
+    "explain_answer", "explain_answers", "explain_data", "explain_interactions", "fit", "follow", "load", "open_run",
+    "wrap",
 ]  # fmt: skip
 PACKAGES = {
     "salience.audits": ["Audit", "Callbacks", "Finding", "Measure", "RETRAINED", "TESTS", "audit"],
+    "salience.counterfactuals": [
+        "Counterfactual", "CounterfactualStudy", "Counterfactuals", "Edit", "MethodResult", "counterfactual",
+        "counterfactual_data", "words_changed",
+    ],
     "salience.data": [
         "Example", "Reader", "Rejected", "Row", "Shard", "Shortcut", "Source", "examples", "fingerprint", "planted",
         "shards", "source",
@@ -31,7 +36,9 @@ PACKAGES = {
         "explain_answer_data", "explain_answers", "open_answers",
     ],
     "salience.methods": [
-        "Attribution", "CONTROLS", "Erased", "METHODS", "Needs", "Pack", "Pass", "Rows", "Targets", "attention",
+        "Attribution", "CONTROLS", "Erased", "INTERACTIONS", "METHODS", "Needs", "Pack", "Pairwise", "Pass",
+        "archipelago", "by_token", "find_interaction", "integrated_hessians", "pairwise_occlusion",
+        "shapley_interaction", "shapley_taylor", "Rows", "Targets", "attention",
         "attention_flow", "attention_relevance", "attention_rollout", "attention_x_gradient",
         "attention_x_relevance", "coherence", "deep_lift", "differentiate", "erased_values", "find_method", "fit_head",
         "forward", "gradient", "gradient_shap",

@@ -7,11 +7,13 @@ if TYPE_CHECKING:
     from salience.audits import audit
     from salience.core.prompts import Prompt
     from salience.core.target import Target
+    from salience.counterfactuals import Counterfactuals, counterfactual, counterfactual_data
     from salience.dynamics import follow
     from salience.evaluation.evaluator import evaluate
     from salience.evaluation.runs import evaluate_data
     from salience.explanations.explainer import explain
     from salience.explanations.explanation import Explanation
+    from salience.explanations.interactions import Interactions, explain_interactions
     from salience.generation.explaining import explain_answer, explain_answers
     from salience.generation.explanation import AnswerExplanation
     from salience.models import load
@@ -23,18 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerExplanation",
+    "Counterfactuals",
     "Explanation",
+    "Interactions",
     "Prompt",
     "SalienceTrainer",
     "Target",
     "__version__",
     "audit",
+    "counterfactual",
+    "counterfactual_data",
     "evaluate",
     "evaluate_data",
     "explain",
     "explain_answer",
     "explain_answers",
     "explain_data",
+    "explain_interactions",
     "fit",
     "follow",
     "load",
@@ -49,9 +56,14 @@ _HOMES = {
     "explain_answer": "salience.generation.explaining",
     "explain_answers": "salience.generation.explaining",
     "Explanation": "salience.explanations.explanation",
+    "Interactions": "salience.explanations.interactions",
+    "explain_interactions": "salience.explanations.interactions",
     "SalienceTrainer": "salience.training.hf_trainer",
     "Target": "salience.core.target",
     "audit": "salience.audits",
+    "Counterfactuals": "salience.counterfactuals",
+    "counterfactual": "salience.counterfactuals",
+    "counterfactual_data": "salience.counterfactuals",
     "evaluate": "salience.evaluation.evaluator",
     "evaluate_data": "salience.evaluation.runs",
     "explain": "salience.explanations.explainer",

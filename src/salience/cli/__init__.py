@@ -16,6 +16,7 @@ import salience
 from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
 from salience.cli.copying import copying
+from salience.cli.counterfactual import counterfactual
 from salience.cli.dynamics import dynamics
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
@@ -138,8 +139,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying, translation,
-    paper, methods, metrics, models,
+    explain, counterfactual, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying,
+    translation, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

@@ -14,6 +14,11 @@ METHODS = (
 )  # fmt: skip
 """The names of ``salience.methods.METHODS``; a test compares them."""
 
+INTERACTIONS = (
+    "pairwise_occlusion", "shapley_taylor", "shapley_interaction", "archipelago", "integrated_hessians",
+)  # fmt: skip
+"""The names of ``salience.methods.INTERACTIONS``; a test compares them."""
+
 ANSWER_METHODS = (
     *(name for name in METHODS if name not in ("output_relevance", "attention_x_relevance")), "context_cite"
 )  # fmt: skip

@@ -10,6 +10,7 @@ import click
 from salience.cli.answers import AnswerCall, answers_in_words, explain_answer_data, explain_answers
 from salience.cli.checks import check_model, check_names
 from salience.cli.datasets import print_estimate, run_data
+from salience.cli.interactions import check_interactions, explain_pairs
 from salience.cli.options import (
     AnswerOptions,
     DataOptions,
@@ -44,6 +45,8 @@ WINDOW = 32
         'salience explain "A man sleeps." --pair "Nobody sleeps." --model my-nli-folder',
         'salience explain "A fine film." --set nodes=200 --html why.html --png why.png',
         'salience explain "A fine film." --view waterfall',
+        'salience explain "The film is not bad." --interactions         (what pairs of words do together)',
+        'salience explain "The film is not bad." --interactions shapley_taylor --html pairs.html',
         "salience explain - --json < reviews.txt > scores.jsonl",
         "salience explain --data reviews.jsonl --out run        (a data set; run again to resume)",
         'salience explain --model gpt2 --target " Paris" "The capital of France is"',
@@ -57,6 +60,13 @@ WINDOW = 32
 @click.argument("texts", metavar="[TEXT...]", nargs=-1)
 @click.option("--decoded", is_flag=True, help="Show the words that each token decodes to in the layers of --layer.")
 @click.option("--pair", "pairs", metavar="TEXT", multiple=True, help="Second text of a sentence pair; once per TEXT.")
+@click.option(
+    "--interactions",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value="pairwise_occlusion",
+    help="Explain pairs of words, by this method.  [default: pairwise_occlusion]",
+)
 @question
 @answer_options
 @display
@@ -68,6 +78,7 @@ def explain(
     texts: tuple[str, ...],
     decoded: bool,
     pairs: tuple[str, ...],
+    interactions: str | None,
     question: Question,
     answer: AnswerOptions,
     display: Display,
@@ -82,10 +93,17 @@ def explain(
     With --generate, --answer, --chat or --context, the answer of a language model is explained: how much each part
     of the prompt contributed to each token of the answer.
 
+    With --interactions, pairs of words are explained: what two words do together that neither does alone.
+
     With --data and --out, a whole data set is explained into a folder of Parquet files. Finished parts are
     saved; run the same command to resume. `salience show` and `salience export` read the folder.
     """
     asked = given_options(context, AnswerOptions)
+    if interactions is not None:
+        others = [*asked, *(["--decoded"] if decoded else []), *_data_only(context)]
+        check_interactions(interactions, question, display, others)
+        explain_pairs(interactions, _given(texts, pairs)[: data.limit], model, question, display, data.quiet)
+        return
     if asked or (data.data is None and question.target is None and answers_in_words(model.model)):
         if pairs or decoded or display.view != "text":
             raise BadInput("an answer is explained word by word; leave out --pair, --decoded and --view")
@@ -99,13 +117,11 @@ def explain(
         return
     check_names(question.methods)
     if data.data is None:
-        if not texts:
-            raise BadInput("no TEXT; pass a text, or a whole data set with --data and --out")
         if extra := _data_only(context):
             raise BadInput(f"{extra[0]} is only used with --data, which names a whole data set")
         if decoded and (question.layer is None or display.as_json or display.files):
             raise BadInput("--decoded prints the words of layers in the terminal; name a --layer, or --layer all")
-        _explain_texts(_texts(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)
+        _explain_texts(_given(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)
         return
     _check_run_only(texts, pairs, decoded, display)
     if data.dry_run:
@@ -172,6 +188,12 @@ def _print_decoded(model: "Model", text: "Text", settings: "Mapping[str, Any]") 
         number = layer_number(settings["layer"], model, of=model.layers, first=min(layers))
         layers = {number: layers[number]}
     print_wide(decoded_table(layers))
+
+
+def _given(texts: Sequence[str], pairs: Sequence[str]) -> "list[Text]":
+    if not texts:
+        raise BadInput("no TEXT; pass a text, or a whole data set with --data and --out")
+    return _texts(texts, pairs)
 
 
 def _texts(texts: Sequence[str], pairs: Sequence[str]) -> "list[Text]":

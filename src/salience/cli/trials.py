@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from salience.cli.checks import check_answer_methods, check_data, check_model, check_names
+from salience.cli.checks import INTERACTIONS, check_answer_methods, check_data, check_model, check_names
 from salience.cli.evaluate import table as print_evaluation
 from salience.cli.options import (
     ANY,
@@ -33,7 +33,7 @@ from salience.cli.output import print_points, print_table, written
 from salience.core.characters import to_json, visible
 from salience.core.settings import Range
 from salience.core.shares import percent
-from salience.errors import BadInput, NotLearnt
+from salience.errors import BadInput, NotLearnt, choose
 
 if TYPE_CHECKING:
     from salience.data.examples import Example
@@ -108,6 +108,7 @@ def _training(command: Callable[..., None]) -> Callable[..., None]:
     epilog=example_lines(
         "salience trial shortcuts --data train.jsonl --test test.jsonl --model sentiment_bilstm",
         "salience trial shortcuts ... --kind pair --words apple,river,silver --method lime --html shortcuts.html",
+        "salience trial shortcuts ... --kind pair --interactions pairwise_occlusion",
     )
 )
 @_training
@@ -125,6 +126,12 @@ def _training(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="Two words that determine the label, and a context word.",
 )
+@click.option(
+    "--interactions",
+    metavar="NAME",
+    multiple=True,
+    help="Interaction method to test where two words are planted; may be repeated.",
+)
 @click.option("--share", type=SHARE, default=0.5, show_default=True, help="Share of texts with a planted shortcut.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
 def shortcuts(loading: LoadingOptions, **options: Any) -> None:
@@ -134,6 +141,8 @@ def shortcuts(loading: LoadingOptions, **options: Any) -> None:
     predictions are explained: a faithful method ranks the planted words highest.
     """
     _check(options, loading)
+    for name in options["interactions"]:
+        choose(name, INTERACTIONS, "interaction method")
     from salience.data.examples import labels_in
     from salience.data.shortcuts import SHORTCUT_KINDS, Shortcut
     from salience.trials.shortcuts import shortcuts
@@ -154,6 +163,7 @@ def shortcuts(loading: LoadingOptions, **options: Any) -> None:
             bar.stage(f"shortcut: {kind}")
             planted = Shortcut(kind, (words[0], words[1]), words[2])
             arguments: dict[str, Any] = {
+                "interactions": options["interactions"],
                 "share": options["share"],
                 "recipe": recipe,
                 "step": bar.step,

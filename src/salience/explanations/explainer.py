@@ -185,7 +185,7 @@ def explain_batch(
         else m.method(model, batch, shared.target, **m.settings)
         for m in methods
     ]
-    predictions = _predictions(model, shared.output, shared.target)
+    predictions = predictions_of(model, shared.output, shared.target)
     pairs = zip(methods, results, strict=True)
     by_method = [list(_explanations(model, batch.encoded, predictions, m, result)) for m, result in pairs]
     return [list(row) for row in zip(*by_method, strict=True)]
@@ -226,7 +226,7 @@ def _for_each(labels: Sequence[str | int | None], texts: int, against: str | int
     return [as_target(label, against, kind) for label in labels]
 
 
-class _Prediction(NamedTuple):
+class Prediction(NamedTuple):
     """The model's output for one text, shared by all methods."""
 
     target: Target
@@ -234,11 +234,12 @@ class _Prediction(NamedTuple):
     probabilities: dict[str, float]
 
 
-def _predictions(model: Model, output: Output, target: Targets) -> list[_Prediction]:
+def predictions_of(model: Model, output: Output, target: Targets) -> list[Prediction]:
+    """Return the explained number of every text, with its label and the probabilities."""
     values = target(output.logits).tolist()
     probabilities = on_scale(output.logits, "probability", model.link)
     return [
-        _Prediction(_named(model, target, row), value, _probabilities(model, probabilities[row], target, row))
+        Prediction(_named(model, target, row), value, _probabilities(model, probabilities[row], target, row))
         for row, value in enumerate(values)
     ]
 
@@ -246,7 +247,7 @@ def _predictions(model: Model, output: Output, target: Targets) -> list[_Predict
 def _explanations(
     model: Model,
     encoded: Sequence[Encoded],
-    predictions: Sequence[_Prediction],
+    predictions: Sequence[Prediction],
     configured: Configured,
     result: Tensor | Attribution,
 ) -> Iterator[Explanation]:

@@ -19,6 +19,17 @@ from salience.methods.attention import (
 from salience.methods.control import position, random, uniform
 from salience.methods.decoding import coherence, fit_head
 from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
+from salience.methods.interactions import (
+    INTERACTIONS,
+    Pairwise,
+    archipelago,
+    by_token,
+    find_interaction,
+    integrated_hessians,
+    pairwise_occlusion,
+    shapley_interaction,
+    shapley_taylor,
+)
 from salience.methods.layers import layer_saliency
 from salience.methods.path import gradient_shap, integrated_gradients
 from salience.methods.perturbation import lime, occlusion
@@ -28,24 +39,29 @@ from salience.methods.shapley import kernel_shap, partition_shap
 
 __all__ = [
     "CONTROLS",
+    "INTERACTIONS",
     "METHODS",
     "Attribution",
     "Erased",
     "Needs",
     "Pack",
+    "Pairwise",
     "Pass",
     "Rows",
     "Targets",
+    "archipelago",
     "attention",
     "attention_flow",
     "attention_relevance",
     "attention_rollout",
     "attention_x_gradient",
     "attention_x_relevance",
+    "by_token",
     "coherence",
     "deep_lift",
     "differentiate",
     "erased_values",
+    "find_interaction",
     "find_method",
     "fit_head",
     "forward",
@@ -53,6 +69,7 @@ __all__ = [
     "gradient_shap",
     "input_x_gradient",
     "integrated_gradients",
+    "integrated_hessians",
     "kernel_shap",
     "layer_saliency",
     "lime",
@@ -61,10 +78,13 @@ __all__ = [
     "occlusion",
     "one_pass",
     "output_relevance",
+    "pairwise_occlusion",
     "partition_shap",
     "position",
     "random",
     "replaced",
+    "shapley_interaction",
+    "shapley_taylor",
     "smooth_grad",
     "uniform",
     "value",

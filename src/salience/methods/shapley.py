@@ -1,7 +1,7 @@
 """Shapley values: what each unit adds to the prediction, averaged over the orders in which units are added."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,9 +13,12 @@ from salience.core.rows import Erased, erased_values
 from salience.core.settings import Pairs, Positive, Seed
 from salience.core.types import Attribution, Batch, Model, Spells, Targets
 from salience.errors import UnsupportedModel, choose
-from salience.methods.games import Game, Shares, adaptive, fixed, owen
+from salience.methods.games import Shares, adaptive, fixed, owen
 from salience.methods.perturbation import Unit, coalitions, spread, unit_numbers
 from salience.methods.trees import Tree, balanced, of_text
+
+Result = TypeVar("Result")
+"""What a game returns: the value of every unit, or of every pair."""
 
 
 def kernel_shap(
@@ -117,11 +120,11 @@ def play(
     batch: Batch,
     target: Targets,
     units: Int[Tensor, "b t"],
-    games: Sequence[Game],
+    games: Sequence[Generator[Any, Any, Result]],
     erase: str,
-) -> list[Shares]:
+) -> list[Result]:
     """Play the game of every text to its end. In each round, the coalitions of all running games share passes."""
-    results: dict[int, Shares] = {}
+    results: dict[int, Result] = {}
     answers: dict[int, Tensor | None] = dict.fromkeys(range(len(games)))
     while answers:
         requested = {
@@ -131,7 +134,9 @@ def play(
     return [results[text] for text in range(len(games))]
 
 
-def _next_coalitions(game: Game, y: Tensor | None, text: int, results: dict[int, Shares]) -> Tensor | None:
+def _next_coalitions(
+    game: Generator[Any, Any, Result], y: Tensor | None, text: int, results: dict[int, Result]
+) -> Tensor | None:
     """Return the coalitions that the game requests next. When it ends, store its result and return None."""
     try:
         return next(game) if y is None else game.send(y)

@@ -15,6 +15,7 @@ import numpy as np
 from salience.core.shares import percent
 from salience.core.stats import Estimate, estimate
 from salience.core.target import Target
+from salience.core.text import Span
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
 from salience.data.rationales import marked
@@ -22,7 +23,9 @@ from salience.data.shortcuts import Shortcut, planted, single_text
 from salience.errors import BadInput, NotLearnt
 from salience.explanations.explainer import AnyMethod, as_list, columns, each_layer, explain_all, prepare
 from salience.explanations.explanation import Explanation
+from salience.explanations.interactions import Interactions, explain_interactions
 from salience.methods import CONTROLS
+from salience.methods.interactions import Pairwise, find_interaction
 from salience.training.loop import Make, Recipe, TrainingProgress, fit
 from salience.training.monitors import accuracy
 
@@ -81,6 +84,8 @@ class Precision:
     """Precision at k, where k is the number of planted tokens."""
     rank: Estimate
     """The mean rank of the planted tokens, from 0 for the highest score to 1 for the lowest; 0.5 is chance."""
+    complete: Estimate
+    """The share of texts whose strongest scores, whatever their sign, are exactly those of the planted tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class ShortcutResult:
     texts: int
     """The number of planted texts that were explained."""
     found: Mapping[str, Precision]
-    """The results by method."""
+    """The results by method. Of an interaction method, the strongest pair counts instead of the strongest tokens."""
 
 
 def shortcuts(
@@ -105,6 +110,7 @@ def shortcuts(
     shortcut: Shortcut,
     method: AnyMethod | Sequence[AnyMethod],
     *,
+    interactions: Sequence[str] = (),
     share: float = 0.5,
     recipe: Recipe = Recipe(),  # noqa: B008
     step: Callable[[TrainingProgress], None] | None = None,
@@ -114,9 +120,11 @@ def shortcuts(
     """Plant a shortcut in training and test texts, train until the model uses it, and test which methods find it.
 
     Raises :class:`~salience.errors.NotLearnt` if the model does not use the shortcut after all epochs of the recipe.
-    ``step`` is called after every training step, ``report`` after every explained text. All randomness is seeded by
-    the recipe.
+    ``interactions`` are names of interaction methods: where two words are planted, their strongest pair should be these
+    two. ``step`` is called after every training step, ``report`` after every explained text. All randomness is seeded
+    by the recipe.
     """
+    pairs = [find_interaction(name) for name in interactions]
     model = make(recipe.seed)
     _check_vocabulary(model, shortcut)
     prepare(method, settings)  # reject unknown methods and settings before training
@@ -129,6 +137,8 @@ def shortcuts(
             break
     _must_use(model, known)
     results = _precision(model, unseen, method, settings, report)
+    if shortcut.kind != "token":
+        results |= {pair.__name__: _pair_precision(model, unseen, pair) for pair in pairs}
     return ShortcutResult(shortcut, model.name, epochs, known, sum(e.rationale is not None for e in unseen), results)
 
 
@@ -186,14 +196,38 @@ def _precision(
     return {name: Precision(*map(estimate, table[:, i].T)) for i, name in enumerate(columns(configured))}
 
 
-def _precision_and_rank(e: Explanation, marks: np.ndarray) -> tuple[float, float]:
-    """Precision at k, and the normalised mean rank."""
+def _pair_precision(model: Model, examples: Sequence[Example], method: Callable[..., list[Pairwise]]) -> Precision:
+    """The same of pairs of words: the planted words in the strongest pair, and the rank of the planted pair."""
+    texts: list[Example] = []
+    explained: list[Interactions] = []
+    for label in dict.fromkeys(e.single_label for e in examples if e.rationale):
+        own = [e for e in examples if e.rationale and e.single_label == label]
+        texts += own
+        explained += explain_interactions(model, [single_text(e) for e in own], method, target=label)
+    rows = [_in_pairs(x, e.rationale or ()) for x, e in zip(explained, texts, strict=True)]
+    return Precision(*map(estimate, np.array(rows).T))
+
+
+def _in_pairs(x: Interactions, planted: Sequence[Span]) -> tuple[float, float, float]:
+    """The share of the strongest pair that is planted, the rank of the planted pair, and whether it is the first."""
+    truth = {u for u, (a, b) in enumerate(x.spans) if any(a < end and b > start for start, end in planted)}
+    pairs = [{first, second} for first, second, _ in x.pairs()]
+    if len(truth) != 2:
+        return nan, nan, nan  # truncated, or a planted word that is part of a longer one
+    place = pairs.index(truth)
+    return len(pairs[0] & truth) / 2, place / max(1, len(pairs) - 1), float(place == 0)
+
+
+def _precision_and_rank(e: Explanation, marks: np.ndarray) -> tuple[float, float, float]:
+    """Precision at k, the normalised mean rank, and whether the k strongest tokens are the planted ones."""
     truth = marks[~np.array(e.special)]
     order = np.argsort(-np.array(e.content), kind="stable")
     k, n = int(truth.sum()), len(truth)
     if not k:
-        return nan, nan  # truncated before the planted tokens
+        return nan, nan, nan  # truncated before the planted tokens
     positions = np.flatnonzero(truth[order])
     # The best mean rank of k tokens is (k − 1) / 2, and the worst n − 1 − (k − 1) / 2.
     least = (k - 1) / 2
-    return float(truth[order[:k]].mean()), float((positions.mean() - least) / max(1, n - k))
+    strongest = np.argsort(-np.abs(e.content), kind="stable")[:k]
+    rank = float((positions.mean() - least) / max(1, n - k))
+    return float(truth[order[:k]].mean()), rank, float(truth[strongest].all())

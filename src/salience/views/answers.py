@@ -188,8 +188,13 @@ def _table(e: "AnswerExplanation", level: str, paint: "Paint", width: int) -> "l
 # ------------------------------------------------------------------------------------------------------ images
 
 
-def heat_map(content: Grid, *, signed: bool = False, name: str = "") -> Any:
-    """An altair chart of one matrix: source across, answer down, each row on its own scale."""
+def heat_map(
+    content: Grid, *, signed: bool = False, name: str = "", shares: Sequence[Sequence[float]] | None = None
+) -> Any:
+    """An altair chart of one matrix: source across, answer down.
+
+    ``shares`` are the scores between -1 and 1 that set the colours; by default each row has its own scale.
+    """
     import altair as alt
 
     source, answer, matrix = content
@@ -202,7 +207,7 @@ def heat_map(content: Grid, *, signed: bool = False, name: str = "") -> Any:
             "score": matrix[t][s],
             "fill": hexadecimal(shade(share, LIGHT, signed)),
         }
-        for t, row in enumerate(relative(matrix, signed=signed))
+        for t, row in enumerate(relative(matrix, signed=signed) if shares is None else shares)
         for s, share in enumerate(row)
     ]
     labels = {

@@ -49,14 +49,15 @@ def _body(explanations: Sequence[Explanation], level: str, view: str) -> str:
 def _sheet(sheet: Sheet, level: str, view: str) -> str:
     rows = chain((_row(sheet, e, level) for e in sheet.single), (_heat_map(row, level) for row in sheet.layered))
     parts = chain(
-        [_prediction(sheet.first)],
+        [prediction(sheet.first)],
         rows if view == "text" else (_diagram(sheet, e, level, view) for e in sheet.every),
         [_legend(sheet) if view == "text" else "", _numbers(sheet, level)],
     )
     return f'<article class="salience">{"".join(parts)}</article>'
 
 
-def _prediction(e: Explanation) -> str:
+def prediction(e: Explanation) -> str:
+    """The model, the explained number and the probabilities."""
     shown, more = listed(e)
     rows = "".join(_label_row(e, name, value) for name, value in shown)
     rest = f'<p class="quiet">and {more} more labels</p>' if more else ""
@@ -90,7 +91,7 @@ def _row(sheet: Sheet, e: Explanation, level: str) -> str:
     remarks = "".join(f'<p class="quiet">{text_of(line)}</p>' for line in notes(e))
     return (
         f'<section><h2>{text_of(sheet.title(e))}</h2><div><p class="text" dir="auto">'
-        f"{''.join(_sentence(e, pieces(e, level)))}</p>{remarks}</div></section>"
+        f"{''.join(sentence(e, pieces(e, level)))}</p>{remarks}</div></section>"
     )
 
 
@@ -113,7 +114,7 @@ def _bar(bar: Bar) -> str:
     )
 
 
-def _sentence(e: Explanation, parts: Sequence[Piece]) -> Iterator[str]:
+def sentence(e: Explanation, parts: Sequence[Piece]) -> Iterator[str]:
     """The whole text in order, with each piece in a mark element."""
     at = 0
     for piece in parts:

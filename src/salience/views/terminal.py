@@ -106,13 +106,14 @@ def marks(relative: float, signed: bool = True) -> str:
 def _sheet(sheet: Sheet, level: str, view: str, paint: Paint, width: int) -> RenderableType:
     if view != "text":
         diagrams = [_diagram(sheet, e, bars(e, level, view), view, paint, width) for e in sheet.every]
-        return Group(_prediction(sheet.first), Text(), *diagrams)
+        return Group(prediction(sheet.first), Text(), *diagrams)
     rows = [_row(sheet, e, level, paint) for e in sheet.single]
     maps = [_heat_map(row, level, paint, width) for row in sheet.layered]
-    return Group(_prediction(sheet.first), Text(), *rows, *maps, *_footer(sheet, paint))
+    return Group(prediction(sheet.first), Text(), *rows, *maps, *_footer(sheet, paint))
 
 
-def _prediction(e: Explanation) -> RenderableType:
+def prediction(e: Explanation) -> RenderableType:
+    """The model, the explained number and the probabilities."""
     shown, more = listed(e)
     table = Table.grid(padding=(0, 1))
     for name, value in shown:

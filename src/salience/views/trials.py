@@ -14,7 +14,7 @@ from salience.core.characters import visible
 from salience.core.shares import percent
 from salience.core.stats import Spread
 from salience.evaluation.advice import plural
-from salience.methods import CONTROLS
+from salience.methods import CONTROLS, INTERACTIONS
 from salience.trials.agreement import MEASURES, Agreement
 from salience.trials.needle import NeedleResult
 from salience.trials.roar import RoarCurve, racu
@@ -33,6 +33,8 @@ def terminal(content: Table, width: int = 80) -> list[Shown]:
     widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
     return [_block(content, [0, *columns]) for columns in _fitting(widths, width)]
 
+
+PAIRS = tuple(method.__name__ for method in INTERACTIONS)
 
 GAP = 2
 """The space between two columns."""
@@ -65,22 +67,33 @@ def _block(content: Table, columns: Sequence[int]) -> Shown:
 
 
 def shortcuts(results: Sequence[ShortcutResult]) -> Table:
-    """Methods by kinds of shortcut."""
-    head = ["", *(f"{one.shortcut.kind}: {what}" for one in results for what in ("precision ↑", "rank ↓"))]
-    cells = [
-        [name, *(str(value) for one in results for value in (one.found[name].precision, one.found[name].rank))]
-        for name in results[0].found
-    ]
+    """Methods by kinds of shortcut. Where two words are planted, also how often both are the strongest."""
+    head = ["", *(f"{one.shortcut.kind}: {what}" for one in results for what in _columns(one))]
+    names = dict.fromkeys(name for one in results for name in one.found)
+    cells = [[name, *(cell for one in results for cell in _shortcut_cells(one, name))] for name in names]
     return head, cells
 
 
+def _columns(one: ShortcutResult) -> tuple[str, ...]:
+    return ("precision ↑", "rank ↓") if one.shortcut.kind == "token" else ("precision ↑", "rank ↓", "both strongest ↑")
+
+
+def _shortcut_cells(one: ShortcutResult, name: str) -> list[str]:
+    if name not in one.found:
+        return ["–"] * len(_columns(one))
+    result = one.found[name]
+    return [str(value) for value in (result.precision, result.rank, result.complete)][: len(_columns(one))]
+
+
 def shortcut_notes(results: Sequence[ShortcutResult]) -> list[str]:
-    """How well each model learnt its shortcut, one sentence per kind."""
+    """How well each model learnt its shortcut, one sentence per kind, and what pairs are."""
+    pairs = dict.fromkeys(name for one in results for name in one.found if name in PAIRS)
+    counted = [f"{', '.join(pairs)}: of the strongest pair of words instead of the strongest words"] if pairs else []
     return [
         f"{one.shortcut.kind}: {one.model} used the shortcut after {one.epochs} "
         f"{'epoch' if one.epochs == 1 else 'epochs'}: {one.learnt} (n = {one.texts})"
         for one in results
-    ]
+    ] + counted
 
 
 def roar(curves: Mapping[str, RoarCurve]) -> Table:

@@ -1,0 +1,260 @@
+"""Counterfactuals: edits, proposals, search and the study, against slow versions and a model whose words are known."""
+
+import json
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import salience
+from salience.core.passes import forward
+from salience.core.types import Model
+from salience.counterfactuals import Counterfactuals, Edit, counterfactual, counterfactual_data, words_changed
+from salience.counterfactuals.edits import Words, distance
+from salience.counterfactuals.filling import Filler, filler_of
+from salience.counterfactuals.search import GREEDY, Goal, Judge, Search, search
+from salience.data import source
+from salience.errors import BadInput, UnsupportedModel
+from salience.views import counterfactuals as views
+from shapes import build
+
+
+@cache
+def bundled() -> Model:
+    return salience.load()
+
+
+# ------------------------------------------------------------------------------------------------------ edits
+
+
+def slow_distance(a: tuple[str, ...], b: tuple[str, ...]) -> int:
+    """The recursive definition."""
+    if not a or not b:
+        return len(a) + len(b)
+    return min(slow_distance(a[1:], b) + 1, slow_distance(a, b[1:]) + 1, slow_distance(a[1:], b[1:]) + (a[0] != b[0]))
+
+
+WORDS = st.lists(st.sampled_from("abc"), max_size=4).map(tuple)
+
+
+@given(WORDS, WORDS)
+def test_the_distance_is_that_of_levenshtein(a: tuple[str, ...], b: tuple[str, ...]):
+    assert distance(a, b) == slow_distance(a, b)
+
+
+@pytest.mark.parametrize(
+    ("edits", "text"),
+    [
+        ([], "Not bad, at all."),
+        ([Edit(0, "delete", "Not")], "bad, at all."),
+        ([Edit(1, "delete", "bad")], "Not, at all."),
+        ([Edit(1, "replace", "bad", "good")], "Not good, at all."),
+        ([Edit(3, "insert", "", "really")], "Not bad, really at all."),
+        ([Edit(1, "delete", "bad"), Edit(1, "insert", "", "so")], "Not so, at all."),
+        ([Edit(at, "delete") for at in range(6)], ""),
+    ],
+)
+def test_edits_keep_the_rest_of_the_text(edits: list[Edit], text: str):
+    assert Words.of("Not bad, at all.").edited(edits) == text
+
+
+def test_words_changed_counts_words_and_punctuation():
+    assert words_changed("It is not bad.", "It is bad!") == 2
+
+
+# ------------------------------------------------------------------------------------------------------ proposals
+
+
+def test_the_filler_proposes_the_likeliest_whole_words():
+    """Against one pass over the text with the mask written into it."""
+    filler = filler_of(bundled(), None)
+    text = "The film is good."
+    ((proposed,),) = [filler.words(text, [((12, 16), False)], 5)]
+    encoded = bundled().encode(["The film is [MASK]."])[0]
+    at = encoded.tokens.index("[MASK]")
+    hidden = forward(bundled(), bundled().batch([encoded]), hidden=True).hidden[-1]
+    ranked = filler.head(hidden[0, at][None])[0].argsort(descending=True).tolist()
+    spelled = bundled().spell(ranked[:40])  # pyright: ignore
+    assert proposed == [w for w in spelled if w in proposed]
+    assert len(proposed) == 5
+    assert all(word.isalpha() for word in proposed)
+    (inserted,) = filler.words(text, [((12, 16), True)], 5)
+    assert inserted != proposed
+
+
+def test_the_log_probability_masks_every_token_in_turn():
+    filler = filler_of(bundled(), None)
+    (encoded,) = bundled().encode(["A fine film."])
+    total = []
+    for t, special in enumerate(encoded.special):
+        if not special:
+            batch = bundled().batch([encoded])
+            batch.ids[0, t] = bundled().replacements["mask"]
+            hidden = forward(bundled(), batch, hidden=True).hidden[-1]
+            total.append(float(filler.head(hidden[0, t][None])[0].log_softmax(-1)[encoded.ids[t]]))
+    assert filler.log_probability("A fine film.") == pytest.approx(sum(total) / len(total), abs=1e-4)
+
+
+def test_a_model_without_a_head_names_the_alternatives():
+    with pytest.raises(UnsupportedModel, match=r"--fill.*--candidates.*--edits delete"):
+        counterfactual("sentiment_bilstm", "A fine film.")
+    [result] = counterfactual("sentiment_bilstm", "A fine film.", edits=["delete"])
+    assert all(edit.kind == "delete" for one in result.results for edit in one.edits)
+    [result] = counterfactual("sentiment_bilstm", "A fine film.", edits=["replace"], candidates={"Fine": ["awful"]})
+    assert [one.text for one in result.results] == ["A awful film."]
+
+
+# ------------------------------------------------------------------------------------------------------ search
+
+
+class _Table:
+    """A judge of word sets: the probability of the second label is a sum over the edited words."""
+
+    def __init__(self, weights: dict[tuple[int, str], float]) -> None:
+        self.weights = weights
+
+    def __call__(self, states):
+        return {s: self._p(sum(self.weights[e.at, e.after] for e in s)) for s in states}
+
+    @staticmethod
+    def _p(x: float) -> torch.Tensor:
+        return torch.tensor([1 - x, x])
+
+
+def test_a_beam_search_finds_the_smallest_edit_and_greedy_follows_the_order():
+    weights = {(at, word): value for at, row in enumerate([(0.1, 0.2), (0.3, 0.1), (0.6, 0.0)]) for word, value in
+               zip(("a", "b"), row, strict=True)}  # fmt: skip
+    options = {at: [Edit(at, "replace", "x", word) for word in "ab"] for at in range(3)}
+    judge, goal = _Table(weights), Goal(0, None)
+    beam = search(judge, goal, [0, 1, 2], options, Search(4, 3, 3))
+    assert beam.reached[0] == (Edit(2, "replace", "x", "a"),)
+    assert beam.steps == 1
+    greedy = search(judge, goal, [0, 1, 2], options, GREEDY)
+    assert greedy.steps == 3
+    best = max(product("ab", repeat=3), key=lambda words: sum(weights[at, w] for at, w in enumerate(words)))
+    assert [e.after for e in max(greedy.reached, key=len)] == [best[2]], "edits that were not needed are taken back"
+
+
+def test_without_an_edit_that_flips_the_nearest_is_returned():
+    options = {0: [Edit(0, "replace", "x", "a")], 1: [Edit(1, "replace", "x", "a")]}
+    outcome = search(_Table({(0, "a"): 0.1, (1, "a"): 0.2}), Goal(0, 1), [0, 1], options, GREEDY)
+    assert outcome.reached == ()
+    assert [edit.at for edit in outcome.nearest] == [0, 1]
+
+
+def test_equal_texts_are_judged_once(monkeypatch: pytest.MonkeyPatch):
+    judge = Judge(bundled(), Words.of("so so good"))
+    first = judge([(Edit(0, "delete", "so"),), (Edit(1, "delete", "so"),)])
+    assert len(judge.known) == 1
+    assert len({tuple(p.tolist()) for p in first.values()}) == 1
+
+
+# ------------------------------------------------------------------------------------------------------ whole
+
+
+@cache
+def flipped() -> Counterfactuals:
+    [result] = counterfactual(bundled(), "The film is not bad at all, but far too long.", to="positive")
+    return result
+
+
+def test_counterfactuals_are_judged_by_the_model_and_ranked():
+    result = flipped()
+    assert result.label == "negative"
+    assert 1 <= len(result.results) <= 3
+    for one in result.results:
+        [e] = salience.explain(bundled(), one.text, "uniform", kind="probability")
+        assert (e.target.label, e.value) == ("positive", pytest.approx(one.probability, abs=1e-5))
+        assert one.changed == words_changed(result.text, one.text) == pytest.approx(one.minimality * 13)
+        assert Words.of(result.text).edited(one.edits) == one.text
+        assert one.fluency is not None
+    ranks = [(one.changed, -(one.fluency or 0)) for one in result.results]
+    assert ranks == sorted(ranks)
+    assert len({one.text for one in result.results}) == len(result.results)
+    assert json.loads(result.to_json())["flipped"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"to": "negative"}, "already predicted 'negative'"),
+        ({"to": "postive"}, "Did you mean 'positive'"),
+        ({"edits": ["swap"]}, "unknown kind of edit 'swap'"),
+        ({"edits": []}, "no kind of edit"),
+        ({"how": "bream"}, "Did you mean 'beam'"),
+    ],
+)
+def test_bad_requests_are_refused(arguments: dict, message: str):
+    with pytest.raises(BadInput, match=message):
+        counterfactual(bundled(), "A bad film.", **arguments)
+
+
+def test_a_text_of_one_word_can_be_replaced_but_not_deleted():
+    with pytest.raises(BadInput, match="without its only word there is no text"):
+        counterfactual(bundled(), "Good", edits=["delete"])
+    with pytest.raises(BadInput, match="no word to edit"):
+        counterfactual(bundled(), "...")
+    [result] = counterfactual(bundled(), "Good", edits=["replace"], candidates={"good": ["awful", "great"]})
+    assert [one.text for one in result.results] == ["Awful"]
+    [result] = counterfactual(bundled(), "Good", edits=["replace"], candidates={"good": ["great"]})
+    assert not result.flipped
+    assert result.nearest is not None
+    assert result.nearest.probability > 0.5
+    assert "no edit was found" in views.headline(result)
+
+
+def test_a_language_model_has_no_decision_to_change():
+    with pytest.raises(BadInput, match="no decision to change"):
+        counterfactual(build("gpt2_lm"), "a film", edits=["delete"])
+
+
+def test_views_mark_edits_without_colour_alone():
+    result = flipped()
+    parts = list(views.parts("not bad", [Edit(1, "replace", "bad", "good"), Edit(0, "insert", "", "so")]))
+    assert [p for p in parts if p[0]] == [("so", "new"), (" ", ""), ("not ", ""), ("bad", "old"), ("good", "new")]
+    page = views.page([result])
+    assert "<del>" in page
+    assert "<ins>" in page or all(e.kind == "delete" for one in result.results for e in one.edits)
+    assert "<script" not in page
+    assert "<del>" in result._repr_html_()
+
+
+# ------------------------------------------------------------------------------------------------------ a data set
+
+
+def test_a_study_counts_edits_in_the_order_of_each_method_and_resumes(tmp_path: Path):
+    texts = ["A fine film .", "The plot is a mess .", "Good fun ."]
+    arguments = {"edits": ["delete"], "out": tmp_path / "edits"}
+    study = counterfactual_data(bundled(), texts, ["occlusion"], **arguments)
+    assert list(study.results) == ["occlusion", "random"]
+    assert study.results["random"].against_random is None
+    assert study.results["occlusion"].edits.n == 3
+    file = tmp_path / "edits" / "text-000001.json"
+    stored = json.loads(file.read_text())
+    stored["occlusion"]["flipped"] = False
+    file.write_text(json.dumps(stored))
+    again = counterfactual_data(bundled(), texts, ["occlusion"], **arguments)
+    expected = (3 * study.results["occlusion"].flip_rate.mean - 1) / 3
+    assert again.results["occlusion"].flip_rate.mean == pytest.approx(expected), "saved texts are not edited again"
+    with pytest.raises(BadInput, match=r"other settings \(changed: seed\)"):
+        counterfactual_data(bundled(), texts, ["occlusion"], **arguments, seed=1)
+    file.write_text("{")
+    with pytest.raises(BadInput, match="damaged"):
+        counterfactual_data(bundled(), texts, ["occlusion"], **arguments)
+    assert "random" in views.study_page(study)
+    assert len(views.study_notes(study)) == 3
+
+
+def test_edits_of_people_are_read_from_a_file_and_judged(tmp_path: Path):
+    file = tmp_path / "pairs.csv"
+    file.write_text("original,edited\nA fine film.,An awful film.\nA bad film.,A bad movie.\n")
+    data = source(file, text="original", pair="edited")
+    study = counterfactual_data(bundled(), data, ["occlusion"], edits=["delete"])
+    people = study.results["people"]
+    assert people.flip_rate.mean == 0.5
+    assert people.changed.mean == pytest.approx(2 / 3)
+    assert isinstance(filler_of(bundled(), None), Filler)

@@ -21,10 +21,10 @@ from salience.training.loop import Epoch, Recipe, State, TrainingProgress, Updat
 from salience.training.sequences import ANSWER
 from salience.training.translators import SAVE_EVERY
 
-MARIAN = Recipe(epochs=5, batch=64, rate=1.5e-3, warmup=0.1)
+MARIAN = Recipe(epochs=4, batch=64, rate=2e-3, warmup=0.1)
 """Trains the default shape on Multi30k."""
 
-VOCABULARY = 4000
+VOCABULARY = 3000
 """Subwords of both languages together, special tokens included."""
 
 IGNORED = -100

@@ -79,9 +79,7 @@ def role_scores(
     return torch.stack([*scores, _entropy(a, batch, causal)], -1)
 
 
-def _share(
-    a: Float[Tensor, "b h t t"], D: Bool[Tensor, "b t t"], queries: Bool[Tensor, "b t"]
-) -> Float[Tensor, "b h"]:
+def _share(a: Float[Tensor, "b h t t"], D: Bool[Tensor, "b t t"], queries: Bool[Tensor, "b t"]) -> Float[Tensor, "b h"]:
     """Σ A ⊙ D / Σ A over the queries that are counted; NaN for texts without a place in D."""
     own = a * queries[:, None, :, None]
     share = (own * D[:, None]).sum((2, 3)) / own.sum((2, 3))

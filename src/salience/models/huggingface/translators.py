@@ -18,7 +18,7 @@ class MarianShape:
     """The size of a translator; encoder and decoder are alike."""
 
     width: int = 128
-    layers: int = 3
+    layers: int = 2
     heads: int = 4
     inner: int = 256
     """Units of the feed-forward layers."""

@@ -12,7 +12,7 @@ import salience
 ROOT = Path(__file__).parents[1]
 TOP = [
     "AnswerExplanation", "Explanation", "Prompt", "SalienceTrainer", "Target", "__version__", "audit", "evaluate",
-    "evaluate_data", "explain", "explain_answer", "explain_answers", "explain_data", "fit", "follow", "load",
+    "evaluate_data", "explain", "explain_answer", "explain_answers", "explain_data", "fit", "follow", "heads", "load",
     "open_run", "wrap",
 ]  # fmt: skip
 PACKAGES = {
@@ -60,6 +60,10 @@ PACKAGES = {
 }  # fmt: skip
 MODULES = {
     "salience.errors": ["BadInput", "BadModel", "NotLearnt", "SalienceError", "SalienceWarning", "UnsupportedModel"],
+    "salience.audits.heads": [
+        "Head", "HeadStudy", "Named", "PARTS", "Pruning", "PruningStep", "ROLES", "RankAgreement", "Role", "THRESHOLDS",
+        "heads",
+    ],
     "salience.evaluation.answers": ["evaluate_answers"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
     "salience.trials.agreement": ["agreement"],

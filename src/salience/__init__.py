@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from salience.audits import audit
+    from salience.audits.heads import heads
     from salience.core.prompts import Prompt
     from salience.core.target import Target
     from salience.dynamics import follow
@@ -37,6 +38,7 @@ __all__ = [
     "explain_data",
     "fit",
     "follow",
+    "heads",
     "load",
     "open_run",
     "wrap",
@@ -58,6 +60,7 @@ _HOMES = {
     "explain_data": "salience.runs.driver",
     "fit": "salience.training.loop",
     "follow": "salience.dynamics",
+    "heads": "salience.audits.heads",
     "load": "salience.models",
     "open_run": "salience.runs.run",
     "wrap": "salience.models.huggingface",

@@ -19,6 +19,7 @@ from salience.cli.copying import copying
 from salience.cli.dynamics import dynamics
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
+from salience.cli.heads import heads
 from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
 from salience.cli.runs import export, show, summary
@@ -138,8 +139,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying, translation,
-    paper, methods, metrics, models,
+    explain, evaluate, audit, audit_sequences, heads, trial, show, summary, export, train, dynamics, copying,
+    translation, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

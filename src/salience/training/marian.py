@@ -21,7 +21,7 @@ from salience.training.loop import Epoch, Recipe, State, TrainingProgress, Updat
 from salience.training.sequences import ANSWER
 from salience.training.translators import SAVE_EVERY
 
-MARIAN = Recipe(epochs=4, batch=64, rate=2e-3, warmup=0.1)
+MARIAN = Recipe(epochs=2, batch=32, rate=1.5e-3, warmup=0.1)
 """Trains the default shape on Multi30k."""
 
 VOCABULARY = 3000

@@ -13,6 +13,7 @@ from io import TextIOWrapper
 import click
 
 import salience
+from salience.cli.alignment import alignment
 from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
 from salience.cli.copying import copying
@@ -140,7 +141,7 @@ def cli() -> None:
 
 COMMANDS = (
     explain, evaluate, audit, audit_sequences, heads, trial, show, summary, export, train, dynamics, copying,
-    translation, paper, methods, metrics, models,
+    translation, alignment, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

@@ -116,14 +116,15 @@ def measure_roles(
 
     def work(batch: Batch, items: list[int]) -> list[tuple[list[Tensor], Tensor]]:
         found = patterns(batch)
+        layers: list[Tensor] = []
 
-        def scores(_: Site, a: Tensor) -> Tensor:
+        def read(_: Site, a: Tensor) -> None:
             check_square(a, model)
-            return role_scores(a, batch, found, causal=model.causal)[:, :, None]
+            layers.append(role_scores(a, batch, found, causal=model.causal).cpu())
 
-        kept = reduce_attention(model, batch, [Target()], scores).output.attention
-        even = role_scores(uniform(batch, causal=model.causal), batch, found, causal=model.causal)[:, 0]
-        return [([layer[i, :, 0].cpu() for layer in kept], even[i].cpu()) for i in range(len(items))]
+        reduce_attention(model, batch, [Target()], read)
+        even = role_scores(uniform(batch, causal=model.causal), batch, found, causal=model.causal)[:, 0].cpu()
+        return [([layer[i] for layer in layers], even[i]) for i in range(len(items))]
 
     rows = each_text(model, encoded, work, report=report)
     layers = [torch.stack(layer).double().numpy() for layer in zip(*(own for own, _ in rows), strict=True)]

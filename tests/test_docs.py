@@ -52,6 +52,7 @@ BLOCK = re.compile(
 )
 SHORTER = {
     "audit": ("--limit", "2", "--test", "permutation"),
+    "heads": ("--limit", "8", "--orders", "1"),
     "dynamics": ("--epochs", "1", "--embedding", "8", "--hidden", "8", "--sentences", "4", "--checkpoints", "4"),
     "evaluate": ("--limit", "2", "--method", "gradient"),
     "train": ("--epochs", "1", "--model", "my-encoder"),

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 TOP = [
     "AnswerExplanation", "Counterfactuals", "Explanation", "Interactions", "Prompt", "SalienceTrainer", "Target",
     "__version__", "audit", "counterfactual", "counterfactual_data", "evaluate", "evaluate_data", "explain",
-    "explain_answer", "explain_answers", "explain_data", "explain_interactions", "fit", "follow", "load", "open_run",
-    "wrap",
+    "explain_answer", "explain_answers", "explain_data", "explain_interactions", "fit", "follow", "heads", "load",
+    "open_run", "wrap",
 ]  # fmt: skip
 PACKAGES = {
     "salience.audits": ["Audit", "Callbacks", "Finding", "Measure", "RETRAINED", "TESTS", "audit"],
@@ -67,6 +67,20 @@ PACKAGES = {
 }  # fmt: skip
 MODULES = {
     "salience.errors": ["BadInput", "BadModel", "NotLearnt", "SalienceError", "SalienceWarning", "UnsupportedModel"],
+    "salience.audits.heads": [
+        "Head",
+        "HeadStudy",
+        "Named",
+        "PARTS",
+        "Pruning",
+        "PruningStep",
+        "ROLES",
+        "RankAgreement",
+        "Role",
+        "THRESHOLDS",
+        "heads",
+    ],
+    "salience.dynamics.cross_attention": ["AlignedHeads", "AlignedRow", "head_alignment"],
     "salience.evaluation.answers": ["evaluate_answers"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
     "salience.trials.agreement": ["agreement"],

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from salience.audits import audit
+    from salience.audits.heads import heads
     from salience.core.prompts import Prompt
     from salience.core.target import Target
     from salience.counterfactuals import Counterfactuals, counterfactual, counterfactual_data
@@ -44,6 +45,7 @@ __all__ = [
     "explain_interactions",
     "fit",
     "follow",
+    "heads",
     "load",
     "open_run",
     "wrap",
@@ -70,6 +72,7 @@ _HOMES = {
     "explain_data": "salience.runs.driver",
     "fit": "salience.training.loop",
     "follow": "salience.dynamics",
+    "heads": "salience.audits.heads",
     "load": "salience.models",
     "open_run": "salience.runs.run",
     "wrap": "salience.models.huggingface",

@@ -13,6 +13,7 @@ from io import TextIOWrapper
 import click
 
 import salience
+from salience.cli.alignment import alignment
 from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
 from salience.cli.copying import copying
@@ -20,6 +21,7 @@ from salience.cli.counterfactual import counterfactual
 from salience.cli.dynamics import dynamics
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
+from salience.cli.heads import heads
 from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
 from salience.cli.runs import export, show, summary
@@ -139,8 +141,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, counterfactual, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying,
-    translation, paper, methods, metrics, models,
+    explain, counterfactual, evaluate, audit, audit_sequences, heads, trial, show, summary, export, train, dynamics,
+    copying, translation, alignment, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

@@ -215,6 +215,11 @@ class EncoderDecoder:
     def layers(self) -> int:
         return sum(len(blocks(part)) for part in self._parts)
 
+    @property
+    def decoder_layers(self) -> int:
+        """How many of the layers, the last ones, are those of the decoder."""
+        return len(blocks(self._parts[1]))
+
     def can_start(self) -> bool:
         return False
 

@@ -1,0 +1,180 @@
+"""Does a head of cross-attention find the word that is translated? Alignment error rates of single heads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from salience.core.executor import Report
+from salience.core.passes import forward
+from salience.core.prompts import Prompt
+from salience.core.stats import LEVEL, MINIMUM, Estimate
+from salience.core.text import Encoded
+from salience.data.pairs import Pair
+from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
+from salience.errors import BadInput, UnsupportedModel
+from salience.models.huggingface.answering import Answer
+from salience.models.huggingface.encoder_decoder import DECODER, EncoderDecoder
+from salience.models.loading import as_model
+
+DRAWS = 1000
+"""Samples of the pairs, drawn with replacement, for each bootstrap interval."""
+
+STEPS = ("predicts", "reads")
+"""When the attention of a word of the answer is taken: as the decoder predicts it, or one step later, as it reads it.
+
+Paper: Chen et al. 2020, Accurate word alignment induction from neural machine translation, arXiv:2004.14837
+"""
+
+Counts = Float[np.ndarray, "n 4"]
+"""|A ∩ S|, |A ∩ P|, |A| and |S| of every pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRow:
+    """The alignment error rate of one head, of the mean over the heads of a layer, or of a control."""
+
+    scores: str
+    step: str
+    error_rate: Estimate
+    layer: int | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedHeads:
+    """Error rates on one set of alignments, with bootstrap intervals over pairs."""
+
+    data: str
+    pairs: int
+    left_out: int
+    """Pairs that are too long for the model."""
+    unknown: float | None
+    """The share of source words that the training texts do not contain, if these are known."""
+    rows: tuple[AlignedRow, ...]
+    chosen: AlignedRow
+    """The head with the lowest rate on every second pair, measured on the others: no head is chosen on its test."""
+
+
+def head_alignment(
+    model: object,
+    alignments: Mapping[str, Sequence[Pair]],
+    *,
+    train: Sequence[Pair] = (),
+    seed: int = 0,
+    report: Report | None = None,
+) -> list[AlignedHeads]:
+    """Measure every head of the cross-attention of an encoder-decoder against word alignments, with answers given.
+
+    ``alignments`` are pairs with word alignments, by name. ``train`` are the pairs that the model was trained on, from
+    which the share of unknown words is counted. Layers of the decoder and heads are numbered from 1.
+    """
+    known = as_model(model)
+    if not isinstance(known, EncoderDecoder):
+        raise UnsupportedModel(f"{known.name} has no cross-attention; use an encoder-decoder, such as Marian or T5")
+    words = {word.casefold() for pair in train for word in pair.source.split()}
+    return [_aligned(known, name, pairs, words, seed, report) for name, pairs in alignments.items()]
+
+
+def _aligned(
+    model: EncoderDecoder, name: str, pairs: Sequence[Pair], words: set[str], seed: int, report: Report | None
+) -> AlignedHeads:
+    if not any(pair.sure for pair in pairs):
+        raise BadInput(f"no pair of {name} has an alignment; name the field that holds them")
+    short = [pair for pair in pairs if _fits(model, pair)]
+    if not short:
+        raise BadInput(f"all pairs of {name} are longer than the {model.window} tokens that {model.name} can read")
+    counts: dict[tuple[str, str, int | None, int | None], list[Alignment]] = {}
+    for done, pair in enumerate(short, 1):
+        for key, made in _links(model, pair, np.random.default_rng([seed, done])).items():
+            counts.setdefault(key, []).append(Alignment.of(made, pair))
+        if report is not None:
+            report(done, len(short))
+    tables = {key: _table(each) for key, each in counts.items()}
+    rows = tuple(_row(key, table, seed) for key, table in tables.items())
+    single = {key: table for key, table in tables.items() if key[3] is not None}
+    best = min(single, key=lambda key: _rates(single[key][::2].sum(0)))
+    chosen = _row(best, single[best][1::2] if len(short) > 1 else single[best], seed)
+    unknown = unknown_words(short, words) if words else None
+    return AlignedHeads(name, len(short), len(pairs) - len(short), unknown, rows, chosen)
+
+
+def _fits(model: EncoderDecoder, pair: Pair) -> bool:
+    return all(len(model.tokenizer(text)["input_ids"]) < model.window for text in (pair.source, pair.answer))
+
+
+def _links(
+    model: EncoderDecoder, pair: Pair, rng: np.random.Generator
+) -> dict[tuple[str, str, int | None, int | None], list[tuple[int, int]]]:
+    """The links of every head, of the mean over the heads of each layer, and of controls, by what they are."""
+    source, answer, weights = cross_attention(model, pair)
+    layers, heads, _, t, s = weights.shape
+    matrices: dict[tuple[str, str, int | None, int | None], np.ndarray] = {}
+    for at, step in enumerate(STEPS):
+        for layer in range(layers):
+            for head in range(heads):
+                matrices[f"head {layer + 1}.{head + 1}", step, layer + 1, head + 1] = weights[layer, head, at]
+            matrices[f"mean of layer {layer + 1}", step, layer + 1, None] = weights[layer, :, at].mean(0)
+    distance = np.abs(np.arange(t)[:, None] / max(1, t - 1) - np.arange(s)[None] / max(1, s - 1))
+    matrices["diagonal", "", None, None] = -distance
+    matrices["random", "", None, None] = rng.random((t, s))
+    return {key: links(by_words(own, pair, answer.offsets, source.offsets)) for key, own in matrices.items()}
+
+
+def cross_attention(
+    model: EncoderDecoder, pair: Pair
+) -> tuple[Encoded, Encoded, Float[np.ndarray, "layers heads 2 t s"]]:
+    """The tokens of the source and of the answer, and the weights between them in each layer of the decoder.
+
+    The weights of an answer's token are those as it is predicted, and those as it is read.
+    """
+    row, answer = (model.encode_prompt(Prompt.of(text)) for text in (pair.source, pair.answer))
+    source, said = _text(row), _text(answer)
+    whole = replace(
+        row,
+        ids=row.ids + said.ids,
+        tokens=row.tokens + said.tokens,
+        offsets=row.offsets + ((0, 0),) * len(said),
+        special=row.special + said.special,
+        segments=(*(row.segments or ()), *(DECODER,) * len(said)),
+    )
+    end: int = model.tokenizer.eos_token_id or 0  # pyright: ignore
+    given = Answer(torch.tensor([*said.ids, end], device=model.device), (*said.tokens, ""))
+    known = model.answering(given)
+    weights = forward(known, known.batch([whole]), attention="read").attention[-model.decoder_layers :]
+    # Half of a token's attention in a layer of the decoder is its cross-attention.
+    across = 2 * torch.stack(weights)[:, 0, :, len(row) - 1 :, : len(source)].double().cpu().numpy()
+    return source, said, np.stack([across[:, :, :-1], across[:, :, 1:]], 2)
+
+
+def _text(encoded: Encoded) -> Encoded:
+    """The tokens that have characters of the text."""
+    kept = sum(a < b for a, b in encoded.offsets)
+    names = ("ids", "tokens", "offsets", "special", "segments")
+    return replace(encoded, **{name: getattr(encoded, name)[:kept] for name in names})
+
+
+# ---------------------------------------------------------------------------------------------------- error rates
+
+
+def _table(each: Sequence[Alignment]) -> Counts:
+    return np.array([(one.sure, one.possible, one.made, one.wanted) for one in each], dtype=float)
+
+
+def _rates(sums: Float[np.ndarray, "*d 4"]) -> Float[np.ndarray, "*d"]:
+    """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), of sums over pairs."""
+    sure, possible, made, wanted = np.moveaxis(sums, -1, 0)
+    return 1 - (sure + possible) / (made + wanted)
+
+
+def _row(key: tuple[str, str, int | None, int | None], table: Counts, seed: int) -> AlignedRow:
+    """The rate over all pairs, with the percentile interval of the bootstrap over pairs."""
+    scores, step, layer, head = key
+    n = len(table)
+    rate, low, high = float(_rates(table.sum(0))), np.nan, np.nan
+    if n >= MINIMUM:
+        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=DRAWS)
+        low, high = np.quantile(_rates(drawn @ table), [LEVEL / 2, 1 - LEVEL / 2])
+    return AlignedRow(scores, step, Estimate(rate, float(low), float(high), n), layer, head)

@@ -1,0 +1,65 @@
+"""Views of the alignment of cross-attention: a table of heads, sentences, a page and JSON."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from salience.core.shares import percent
+from salience.views.pages import document, table
+from salience.views.trials import Table
+
+if TYPE_CHECKING:
+    from salience.dynamics.cross_attention import AlignedHeads, AlignedRow
+
+TITLE = "Does cross-attention find the word that is translated?"
+
+
+def alignment_table(results: "Sequence[AlignedHeads]") -> Table:
+    """Alignment error rates, one row per head and one column per data set and step."""
+    steps = ("predicts", "reads")
+    names = list(dict.fromkeys(row.scores for row in results[0].rows))
+    rates = [{(row.scores, row.step): row for row in one.rows} for one in results]
+    rows = [[name, *(_cell(of, name, step) for of in rates for step in steps)] for name in names]
+    return ("AER ↓", *(f"{one.data}, {step}" for one in results for step in steps)), rows
+
+
+def _cell(rates: "dict[tuple[str, str], AlignedRow]", name: str, step: str) -> str:
+    """The rate of a row at a step; controls have the same for both."""
+    return _written(rates.get((name, step)) or rates[name, ""])
+
+
+def _written(row: "AlignedRow") -> str:
+    e = row.error_rate
+    return f"{e.mean:.1%}" if e.low != e.low else f"{e.mean:.1%} [{e.low:.1%}, {e.high:.1%}]"
+
+
+def notes(results: "Sequence[AlignedHeads]") -> list[str]:
+    """What the numbers say."""
+    lines = [_chosen(one) for one in results]
+    unknown = [f"{one.data} {percent(one.unknown, 1)}" for one in results if one.unknown is not None]
+    if unknown:
+        lines.append(f"Source words that the training texts do not contain: {', '.join(unknown)}.")
+    long = [f"{one.left_out} of {one.data}" for one in results if one.left_out]
+    if long:
+        lines.append(f"Pairs that are too long for the model are left out: {', '.join(long)}.")
+    return [
+        *lines,
+        "The attention of a word is that as the decoder predicts it, or one step later, as it reads it. Every word of "
+        "the answer is linked with the source word of the highest weight. Silver alignments are made by another "
+        "aligner and have errors themselves.",
+    ]
+
+
+def _chosen(one: "AlignedHeads") -> str:
+    controls = {row.scores: row for row in one.rows if row.layer is None}
+    return (
+        f"{one.data}: {one.chosen.scores}, as the decoder {one.chosen.step} a word, has the lowest error rate on every "
+        f"second pair, and {_written(one.chosen)} on the others; diagonal {_written(controls['diagonal'])}, random "
+        f"{_written(controls['random'])}; {one.pairs} pairs."
+    )
+
+
+def page(name: str, results: "Sequence[AlignedHeads]") -> str:
+    """A self-contained HTML page."""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes(results))
+    return document(escape(TITLE), f"<p>{escape(name)}</p>", table(*alignment_table(results)), f"<ul>{items}</ul>")

@@ -43,7 +43,12 @@ TESTS = {
     "core/ranking.py": ["tests/core/test_ranking.py"],
     "evaluation/table.py": ["tests/evaluation/test_advice.py"],
     "evaluation/advice.py": ["tests/evaluation/test_advice.py"],
+    "generation/citing.py": ["tests/generation/test_scoring.py", "-k", "cite or surrogate"],
+    "generation/dependence.py": ["tests/generation/test_scoring.py", "-k", "dependence or contrast"],
+    "generation/matrices.py": ["tests/generation/test_answers.py"],
+    "generation/scoring.py": ["tests/generation/test_scoring.py"],
     "metrics/agreement.py": ["tests/metrics", "-k", "scipy or overlap or itself or papers"],
+    "metrics/metric.py": ["tests/metrics/test_own_metric.py", "tests/metrics/test_every_metric.py"],
     "metrics/plausibility.py": ["tests/metrics", "-k", "scikit or marked or spans or itself or papers"],
     "metrics/robustness.py": ["tests/metrics", "-k", "robustness or itself or papers"],
     "metrics": ["tests/metrics", "-k", "not other_texts"],
@@ -58,6 +63,7 @@ TESTS = {
     "methods/propagation.py": ["tests/methods/test_propagation.py"],
     "methods/quadrature.py": ["tests/methods/test_path.py"],
     "methods/recurrent.py": ["tests/methods/test_propagation.py"],
+    "methods/relevance.py": ["tests/methods/test_relevance.py"],
     "methods/rules.py": ["tests/methods/test_propagation.py"],
     "methods/shapley.py": ["tests/methods/test_shapley.py", "tests/methods/test_perturbation.py"],
     "methods/trees.py": ["tests/methods/test_shapley.py"],
@@ -79,23 +85,30 @@ OUTPUT = "output.txt"
 REPORT = "report.json"
 """Where a process that tests says what it has seen."""
 
+TIMED = 3
+
 LEAST = 0.9
 """The share of changes that must be noticed."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Which tests are run: first those that noticed a change before, then the quickest, up to some seconds."""
+    """Which tests are run: first those that noticed a change before, then the quickest, up to some seconds.
+
+    To time them, all are run without a change, until ``TIMED`` times these seconds have passed.
+    """
 
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     most: float = inf
     noticed: Collection[str] = ()
 
     def __call__(self, tests: Sequence[str]) -> list[str]:
-        """Tests that are not known yet come first."""
-        cost = {test: self.seconds.get(test, 0.0) for test in tests}
-        ordered = sorted(tests, key=lambda test: (test not in self.noticed, cost[test]))
-        total = accumulate(cost[test] for test in ordered)
+        """Of the tests that have been timed, or all in random order before any has."""
+        known = [test for test in tests if test in self.seconds]
+        if not known:
+            return random.Random(0).sample(tests, len(tests))
+        ordered = sorted(known, key=lambda test: (test not in self.noticed, self.seconds[test]))
+        total = accumulate(self.seconds[test] for test in ordered)
         return [test for test, until in zip(ordered, total, strict=True) if until <= self.most]
 
 
@@ -343,6 +356,8 @@ class Watch:
             return (yield)
         finally:
             self.seconds[item.nodeid] = time.process_time() - start
+            if not self.order.seconds and sum(self.seconds.values()) > TIMED * self.order.most:
+                item.session.shouldstop = "the other tests would take too long"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or (report.nodeid if report.failed else "")
@@ -361,7 +376,7 @@ def _run(copy: Path, tests: Sequence[str], order: Order | None) -> None:
         sys.dont_write_bytecode = order is not None
         quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         ended = int(pytest.main([*quiet, *tests], plugins=[watch]))
-        if ended and not watch.failed:
+        if ended not in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED) and not watch.failed:
             watch.failed = f"pytest returned {ended}"
         modules = [(name, getattr(m, "__file__", None) or "", checked(m)) for name, m in list(sys.modules.items())]
         report = Report(watch.failed, watch.seconds, modules)

@@ -15,7 +15,7 @@ from shapes import build
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("paper")
     build("bert").save(path / "model")
-    for name, count in (("train", 16), ("dev", 8), ("test", 8), ("far", 8)):
+    for name, count in (("train", 8), ("dev", 4), ("test", 8), ("far", 4)):
         lines = [{"text": e.text, "label": e.label} for e in reviews(count)]
         (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path

@@ -1,34 +1,30 @@
 """Change the code in one place at a time, and see whether the tests notice. Called by scripts/mutate.
 
-cosmic-ray finds the places, makes the changes and keeps the record. A change is tested in a copy of the repository by a
-forked process, which has all libraries imported already, and those modules of the package that do not depend on the
-changed one: importing them anew would take most of the time. It runs the tests that noticed other changes first, then
-the quickest, up to the first that fails.
+cosmic-ray finds the places, makes the changes and keeps the record. The tests are collected once. For each change, a
+process is forked that replaces the code, the defaults and the constants of the loaded module by the changed ones, and
+runs the tests that noticed other changes first, then the quickest, up to the first that fails. Nothing is imported
+again, which would take most of the time. Changes of decorators and class bodies cannot be made in this way, and are
+left out.
 """
 
 import argparse
-import ast
 import gc
 import hashlib
 import json
 import os
 import random
-import shutil
 import signal
 import sys
-import sysconfig
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from importlib import import_module
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from math import inf
-from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 from warnings import catch_warnings
 
 import pytest
@@ -43,10 +39,11 @@ TESTS = {
     "core/ranking.py": ["tests/core/test_ranking.py"],
     "evaluation/table.py": ["tests/evaluation/test_advice.py"],
     "evaluation/advice.py": ["tests/evaluation/test_advice.py"],
-    "metrics/agreement.py": ["tests/metrics", "-k", "scipy or overlap or itself or papers"],
-    "metrics/plausibility.py": ["tests/metrics", "-k", "scikit or marked or spans or itself or papers"],
-    "metrics/robustness.py": ["tests/metrics", "-k", "robustness or itself or papers"],
-    "metrics": ["tests/metrics", "-k", "not other_texts"],
+    "generation/citing.py": ["tests/generation/test_scoring.py"],
+    "generation/dependence.py": ["tests/generation/test_scoring.py"],
+    "generation/matrices.py": ["tests/generation/test_answers.py"],
+    "generation/scoring.py": ["tests/generation/test_scoring.py"],
+    "metrics": ["tests/metrics"],
     "methods/attention.py": ["tests/methods/test_attention.py"],
     "methods/control.py": ["tests/methods/test_control.py"],
     "methods/decoding.py": ["tests/methods/test_layers.py"],
@@ -58,13 +55,14 @@ TESTS = {
     "methods/propagation.py": ["tests/methods/test_propagation.py"],
     "methods/quadrature.py": ["tests/methods/test_path.py"],
     "methods/recurrent.py": ["tests/methods/test_propagation.py"],
+    "methods/relevance.py": ["tests/methods/test_relevance.py"],
     "methods/rules.py": ["tests/methods/test_propagation.py"],
     "methods/shapley.py": ["tests/methods/test_shapley.py", "tests/methods/test_perturbation.py"],
     "methods/trees.py": ["tests/methods/test_shapley.py"],
     "training/objectives.py": ["tests/training/test_terms.py", "tests/training/test_objectives.py"],
 }
-"""What pytest is given for each file or folder in src/salience. The tests are run in this order, up to the first that
-fails. A file's own tests must notice its changes: all tests together would take minutes for each survivor."""
+"""The tests of each file or folder in src/salience. A file's own tests must notice its changes: all tests together
+would take minutes for each survivor."""
 
 IGNORED = ("BitOr", "Is_", "IsNot")
 """Operators that are mostly part of types, whose change says nothing, or that the type checker watches."""
@@ -75,27 +73,28 @@ RECORD = Path("out/mutate.sqlite")
 SECONDS = Path("out/mutate.json")
 """How long each test took the last time, on the processor."""
 
-OUTPUT = "output.txt"
-REPORT = "report.json"
-"""Where a process that tests says what it has seen."""
-
+TIMED = 3
 LEAST = 0.9
 """The share of changes that must be noticed."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Which tests are run: first those that noticed a change before, then the quickest, up to some seconds."""
+    """Which tests are run: first those that noticed a change before, then the quickest, up to some seconds.
+
+    To time them, all are run without a change, in random order, until ``TIMED`` times these seconds have passed.
+    """
 
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     most: float = inf
     noticed: Collection[str] = ()
 
-    def __call__(self, tests: Sequence[str]) -> list[str]:
-        """Tests that are not known yet come first."""
-        cost = {test: self.seconds.get(test, 0.0) for test in tests}
-        ordered = sorted(tests, key=lambda test: (test not in self.noticed, cost[test]))
-        total = accumulate(cost[test] for test in ordered)
+    def __call__(self, tests: Sequence[pytest.Item]) -> list[pytest.Item]:
+        known = [test for test in tests if test.nodeid in self.seconds]
+        if not known:
+            return random.Random(0).sample(tests, len(tests))
+        ordered = sorted(known, key=lambda test: (test.nodeid not in self.noticed, self.seconds[test.nodeid]))
+        total = accumulate(self.seconds[test.nodeid] for test in ordered)
         return [test for test, until in zip(ordered, total, strict=True) if until <= self.most]
 
 
@@ -107,8 +106,6 @@ class Report:
     """The test that failed, or what else went wrong; empty if all is well."""
 
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
-    modules: Sequence[tuple[str, str, bool]] = ()
-    """Name and file of each imported module, and whether its types were checked."""
 
 
 def main() -> None:
@@ -121,20 +118,16 @@ def main() -> None:
     options = parser.parse_args()
     root = Path.cwd()
     files = options.files or [f for name in TESTS for f in files_of(root / "src/salience" / name)]
-    files = [file.resolve().relative_to(root) for file in files]
+    files = list(dict.fromkeys(file.resolve().relative_to(root) for file in files))
     RECORD.parent.mkdir(exist_ok=True)
     if options.fresh:
         RECORD.unlink(missing_ok=True)
-    ended = list[bool]()
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for name in ("src", "tests", "pyproject.toml"):
-            (shutil.copytree if (root / name).is_dir() else shutil.copy)(root / name, copy / name)
-        paths = sorted({test for file in files for test in tests_of(file) if test.startswith("tests")})
-        preload(passed(copy, ["--collect-only", *paths]))
-        for file in files:
-            with ProcessPoolExecutor(1, get_context("fork")) as process:
-                ended += process.submit(examined, copy, file, options.sample, options.seed, options.seconds).result()
+    sys.path.insert(0, str(root / "src"))
+    watch = Watch(lambda items, run: [examined(file, items, run, options) for file in files])
+    paths = sorted({test for file in files for test in tests_of(file)})
+    quiet = ["-s", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow"]
+    pytest.main([*quiet, "--import-mode=importlib", *paths], plugins=[watch])
+    ended = [noticed for own in watch.results for noticed in own]
     share = sum(ended) / max(1, len(ended))
     print(f"{sum(ended)} of {len(ended)} changes were noticed ({share:.0%})")
     sys.exit(share < LEAST)
@@ -151,21 +144,25 @@ def tests_of(file: Path) -> list[str]:
     raise SystemExit(f"{file} has no tests in scripts/mutate.py; it knows those of {', '.join(TESTS)}")
 
 
-def examined(copy: Path, file: Path, sample: int, seed: int, most: float) -> list[bool]:
+Run = Callable[[Sequence[pytest.Item], Order, float, Callable[[], None]], Report]
+"""Runs tests in a forked process, for at most some seconds, after calling a function there."""
+
+
+def examined(file: Path, items: Sequence[pytest.Item], run: Run, options: Any) -> list[bool]:
     """Whether each change of a file is noticed. Those that are not are printed."""
-    changes = list(changes_of(file))
-    chosen = chosen_of(changes, file.read_text("utf-8"), sample or len(changes), random.Random(seed))
+    loaded, changes = Loaded.of(file), list(changes_of(file))
+    chosen = chosen_of(changes, loaded, options.sample or len(changes), random.Random(options.seed))
+    tests = [item for item in items if item.nodeid.startswith(tuple(tests_of(file)))]
     with use_db(RECORD) as record:
         known = dict(record.results)
         listed = {item.job_id for item in record.work_items}
         record.add_work_items(item for item in chosen if item.job_id not in listed)
         waiting = [i for i in chosen if i.job_id not in known or not known[i.job_id].is_killed]
         print(f"{file}: {len(chosen)} of {len(changes)} changes, {len(waiting)} to try", flush=True)
-        if waiting:
-            for item, result in tried(copy, file, tests_of(file), waiting, most):
-                record.set_result(item.job_id, result)
-                if not result.is_killed:
-                    print(result.diff, flush=True)
+        for item, result in tried(loaded, tests, waiting, run, options.seconds):
+            record.set_result(item.job_id, result)
+            if not result.is_killed:
+                print(result.diff, flush=True)
         known = dict(record.results)
     ended = [known[item.job_id].is_killed for item in chosen]
     print(f"{file}: {sum(ended)} of {len(ended)} noticed", flush=True)
@@ -184,8 +181,8 @@ def changes_of(file: Path) -> Iterator[WorkItem]:
             yield WorkItem.single(key, MutationSpec(file, name, occurrence, start, end))
 
 
-def chosen_of(changes: Sequence[WorkItem], source: str, sample: int, rng: random.Random) -> list[WorkItem]:
-    """A random sample: one change at each place before a second at any, and none that Python cannot compile.
+def chosen_of(changes: Sequence[WorkItem], loaded: "Loaded", sample: int, rng: random.Random) -> list[WorkItem]:
+    """A random sample: one change at each place before a second at any, and none that cannot be made.
 
     Otherwise half of the sample would be one arithmetic operator for another, which there are many of.
     """
@@ -195,9 +192,7 @@ def chosen_of(changes: Sequence[WorkItem], source: str, sample: int, rng: random
         shuffled.append((before[place], item))
         before[place] += 1
     turns = (item for _, item in sorted(shuffled, key=lambda pair: pair[0]))
-    return list(
-        islice((item for item in turns if (after := changed(source, item)) != source and compiles(after)), sample)
-    )
+    return list(islice((item for item in turns if loaded.can_be(changed(loaded.source, item))), sample))
 
 
 def changed(source: str, item: WorkItem) -> str:
@@ -205,38 +200,26 @@ def changed(source: str, item: WorkItem) -> str:
     return mutate_code(source, get_operator(change.operator_name)(), change.occurrence) or source
 
 
-def compiles(source: str) -> bool:
-    try:
-        with catch_warnings(action="ignore"):
-            compile(source, "changed", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
-
-
 def tried(
-    copy: Path, file: Path, tests: Sequence[str], items: Sequence[WorkItem], most: float
+    loaded: "Loaded", tests: Sequence[pytest.Item], items: Sequence[WorkItem], run: Run, most: float
 ) -> Iterator[tuple[WorkItem, WorkResult]]:
-    """Make each change in the copy and run the tests."""
-    before = file.read_text("utf-8")
-    preload_package(copy, file, passed(copy, ["--collect-only", *tests]))
+    """Make each change and run the tests."""
+    if not items:
+        return
     seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
     start = time.monotonic()
-    unchanged = passed(copy, tests, Order(seconds, most))
+    unchanged = run(tests, Order(seconds, most), 3600, lambda: None)
+    if unchanged.failed:
+        sys.exit(f"Without any change, {unchanged.failed} fails")
     limit = 30 + 5 * (time.monotonic() - start)
-    seconds |= unchanged.seconds
-    SECONDS.write_text(json.dumps(seconds))
-    preload(unchanged)
-    gc.freeze()
+    SECONDS.write_text(json.dumps({**seconds, **unchanged.seconds}))
     noticed = set[str]()
     for item in sorted(items, key=lambda i: i.mutations[0].start_pos):
-        after = changed(before, item)
-        (copy / file).write_text(after, "utf-8")
-        report = run(copy, tests, limit, Order(unchanged.seconds, most, noticed))
-        (copy / file).write_text(before, "utf-8")
+        after = changed(loaded.source, item)
+        report = run(tests, Order(unchanged.seconds, most, noticed), limit, lambda: loaded.become(after))  # noqa: B023
         noticed.add(report.failed)
         outcome = TestOutcome.KILLED if report.failed else TestOutcome.SURVIVED
-        yield item, WorkResult(WorkerOutcome.NORMAL, report.failed, outcome, difference(item, before, after))
+        yield item, WorkResult(WorkerOutcome.NORMAL, report.failed, outcome, difference(item, loaded.source, after))
 
 
 def difference(item: WorkItem, before: str, after: str) -> str:
@@ -246,134 +229,154 @@ def difference(item: WorkItem, before: str, after: str) -> str:
     return f"  line {change.start_pos[0]}: {old}\n      {change.operator_name.split('/')[-1]}: {new}"
 
 
-def preload(report: Report) -> None:
-    """Import the libraries that the tests have imported."""
-    libraries = sysconfig.get_path("purelib"), *Path(sysconfig.get_path("purelib"), "salience.pth").read_text().split()
-    for name, file, _ in report.modules:
-        if file.startswith(libraries):
-            with suppress(Exception):
-                import_module(name)
+# ------------------------------------------------------------------------------------------------ changes in memory
 
 
-def preload_package(copy: Path, file: Path, report: Report) -> None:
-    """Import the modules of the package that do not depend on a file, their types checked as in the tests."""
-    from jaxtyping import install_import_hook
+@dataclass(frozen=True)
+class Loaded:
+    """A module of the package, with its source and all functions that were made from it, by name."""
 
-    sys.path.insert(0, str(copy / "src"))
-    excluded = dependents(copy / "src", module_of(file.relative_to("src")))
-    own = [(name, checked) for name, path, checked in report.modules if path.startswith(str(copy / "src"))]
-    with install_import_hook("salience", "beartype.beartype"):
-        for name in (name for name, checked in own if checked and name not in excluded):
-            import_module(name)
-    for name in (name for name, _ in own if name not in excluded):
-        import_module(name)
-    assert excluded.isdisjoint(sys.modules), "a module that would not be changed"
-    for compiled in (copy / file).parent.glob(f"__pycache__/{file.stem}.*"):
-        compiled.unlink()
+    module: ModuleType
+    source: str
+    functions: Mapping[str, Sequence[FunctionType]]
+
+    @classmethod
+    def of(cls, file: Path) -> "Loaded":
+        path = str(file.resolve())
+        module = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == path), None)
+        if module is None:
+            raise SystemExit(f"the tests of {file} do not import it")
+        return cls(module, file.read_text("utf-8"), functions_of(lambda f: f.__code__.co_filename == path))
+
+    def can_be(self, source: str) -> bool:
+        """Whether a change is one, compiles, and lies in a function or a constant."""
+        try:
+            return bool(self._codes(source) or self._defaults(source) or self._constants(source))
+        except Exception:  # any test would notice that it cannot be imported
+            return False
+
+    def become(self, source: str) -> None:
+        """Change a function, its defaults or a constant of the module, wherever they have been imported."""
+        if changed_codes := self._codes(source):
+            for name, code in changed_codes.items():
+                for function in self.functions[name]:
+                    function.__code__ = code
+            return
+        for name, (positional, named) in self._defaults(source).items():
+            for function in self.functions[name]:
+                function.__defaults__, function.__kwdefaults__ = positional, named
+        for name, value in self._constants(source).items():
+            old = vars(self.module)[name]
+            for module in list(sys.modules.values()):
+                if module.__name__.startswith("salience") and vars(module).get(name) is old:
+                    setattr(module, name, value)
+
+    def _codes(self, source: str) -> dict[str, CodeType]:
+        """The code of functions that differs."""
+        before, after = codes(self.source), codes(source)
+        return {name: code for name, code in after.items() if name in self.functions and code != before[name]}
+
+    def _defaults(self, source: str) -> dict[str, tuple[Any, Any]]:
+        """The defaults of functions that differ."""
+        old, new = self._executed(self.source), self._executed(source)
+        before, after = (
+            {
+                name: (own[0].__defaults__, own[0].__kwdefaults__)
+                for name, own in functions_of(lambda f: f.__globals__ is space).items()  # noqa: B023
+            }
+            for space in (old, new)
+        )
+        return {name: own for name, own in after.items() if name in self.functions and repr(own) != repr(before[name])}
+
+    def _constants(self, source: str) -> dict[str, Any]:
+        """The constants that differ."""
+        old, new = self._executed(self.source), self._executed(source)
+        plain = (int, float, str, tuple, frozenset, list, dict)
+        return {k: v for k, v in new.items() if k in old and isinstance(v, plain) and repr(v) != repr(old[k])}
+
+    def _executed(self, source: str) -> dict[str, Any]:
+        space = dict[str, Any](__name__=self.module.__name__, __file__=self.module.__file__)
+        exec(_compiled(source), space)
+        return space
 
 
-def dependents(source: Path, changed: str) -> set[str]:
-    """A module, and all that import it when they are imported, directly or not."""
-    imports = {module_of(f.relative_to(source)): imports_of(f) for f in source.rglob("*.py")}
-    result, size = {changed}, 0
-    while size < len(result):
-        size = len(result)
-        result |= {name for name, used in imports.items() if (used | {name.rpartition(".")[0]}) & result}
-    return result
+def codes(source: str) -> dict[str, CodeType]:
+    """All code of functions by name; of several with one name, none."""
+    waiting, found = [_compiled(source)], list[CodeType]()
+    while waiting:
+        inner = [c for c in waiting.pop().co_consts if isinstance(c, CodeType)]
+        waiting += inner
+        found += inner
+    count = Counter(code.co_qualname for code in found)
+    return {code.co_qualname: code for code in found if count[code.co_qualname] == 1}
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+def _compiled(source: str) -> CodeType:
+    with catch_warnings(action="ignore"):
+        return compile(source, "changed", "exec")
 
 
-def imports_of(path: Path) -> set[str]:
-    """What a module imports when it is imported; not what functions import, nor type checkers."""
-    nodes = ast.parse(path.read_text("utf-8")).body
-    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    parts = [(n.module, alias.name) for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
-    return whole | {str(module) for module, _ in parts} | {f"{module}.{name}" for module, name in parts}
+def functions_of(chosen: Callable[[FunctionType], bool]) -> dict[str, list[FunctionType]]:
+    """All functions in memory that are chosen, by name."""
+    found = dict[str, list[FunctionType]]()
+    for one in gc.get_objects():
+        if type(one) is FunctionType and chosen(one):
+            found.setdefault(one.__code__.co_qualname, []).append(one)
+    return found
 
 
-def passed(copy: Path, tests: Sequence[str], order: Order | None = None) -> Report:
-    """What a run of the tests sees without any change."""
-    report = run(copy, tests, 3600, order)
-    if report.failed:
-        sys.exit(f"Without any change, {report.failed} fails:\n{(copy / OUTPUT).read_text()}")
-    return report
-
-
-def run(copy: Path, tests: Sequence[str], limit: float, order: Order | None) -> Report:
-    """What a forked process sees that runs the tests up to the first that fails."""
-    (copy / REPORT).unlink(missing_ok=True)
-    child = os.fork()
-    if not child:
-        os.setpgrp()
-        _run(copy, tests, order)
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return Report(f"status {status}") if status else Report(**json.loads((copy / REPORT).read_text()))
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return Report(f"more than {limit:.0f} seconds")
+# ------------------------------------------------------------------------------------------------------- the tests
 
 
 class Watch:
-    """A plugin of pytest: puts the tests in order, and keeps how long each took and which one failed."""
+    """A plugin of pytest that runs the tests in forked processes, and keeps how long each took and which one failed."""
 
-    def __init__(self, order: Order):
-        self.order = order
-        self.seconds = dict[str, float]()
-        self.failed = ""
+    def __init__(self, work: Callable[[Sequence[pytest.Item], Run], list[list[bool]]]):
+        self.work, self.results = work, list[list[bool]]()
+        self.seconds, self.failed = dict[str, float](), ""
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        by_name = {item.nodeid: item for item in items}
-        items[:] = [by_name[name] for name in self.order(list(by_name))]
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self.failed = self.failed or (report.nodeid or "collection" if report.failed else "")
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        start = time.process_time()
-        try:
-            return (yield)
-        finally:
-            self.seconds[item.nodeid] = time.process_time() - start
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            sys.exit("the tests cannot be collected")
+        self.results = self.work(session.items, self.run)
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
+    def run(self, tests: Sequence[pytest.Item], order: Order, limit: float, prepare: Callable[[], None]) -> Report:
+        with TemporaryDirectory() as folder:
+            report, child = Path(folder, "report.json"), os.fork()
+            if not child:
+                os.setpgrp()
+                self._in_child(order(tests), order, prepare, report)
+            end = time.monotonic() + limit
+            while time.monotonic() < end:
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    return Report(f"status {status}") if status else Report(**json.loads(report.read_text()))
+                time.sleep(0.05)
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return Report(f"more than {limit:.0f} seconds")
 
-def _run(copy: Path, tests: Sequence[str], order: Order | None) -> None:
-    """In the child: run the tests on the copy, write the report and exit."""
-    code, watch = 1, Watch(order or Order())
-    try:
-        with (copy / OUTPUT).open("w") as output:
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-        os.chdir(copy)
-        sys.path.insert(0, str(copy / "src"))
-        # Of a changed file, nothing compiled may stay.
-        sys.dont_write_bytecode = order is not None
-        quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        ended = int(pytest.main([*quiet, *tests], plugins=[watch]))
-        if ended and not watch.failed:
-            watch.failed = f"pytest returned {ended}"
-        modules = [(name, getattr(m, "__file__", None) or "", checked(m)) for name, m in list(sys.modules.items())]
-        report = Report(watch.failed, watch.seconds, modules)
-        (copy / REPORT).write_text(json.dumps(asdict(report)))
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def checked(module: object) -> bool:
-    """Whether the types of a module are checked when its functions are called."""
-    return "Jaxtyping" in type(getattr(module, "__loader__", None)).__name__
+    def _in_child(self, tests: Sequence[pytest.Item], order: Order, prepare: Callable[[], None], file: Path) -> None:
+        code, known = 1, any(test.nodeid in order.seconds for test in tests)
+        try:
+            for output in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+            prepare()
+            for test, following in zip(tests, [*tests[1:], None], strict=True):
+                start = time.process_time()
+                test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+                self.seconds[test.nodeid] = time.process_time() - start
+                if self.failed or (not known and sum(self.seconds.values()) > TIMED * order.most):
+                    break
+            file.write_text(json.dumps({"failed": self.failed, "seconds": self.seconds}))
+            code = 0
+        finally:
+            os._exit(code)
 
 
 if __name__ == "__main__":

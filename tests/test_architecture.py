@@ -27,6 +27,7 @@ FLOORS = (
 """Rooms from the ground up. A room imports from the floors below, and none from another on its own floor."""
 
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+FLOOR["__main__"] = len(FLOORS)
 FILES = sorted(SOURCE.rglob("*.py"))
 EXCEPTIONS = {
     ("explanations/explanation.py", "salience.views.html"),

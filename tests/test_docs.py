@@ -124,6 +124,12 @@ def _write_data(folder: Path, rows: list[dict[str, Any]]) -> None:
     (folder / "pairs.csv").write_text(pairs, "utf-8")
     texts = {"A fine film.": [0.0, 2.0, 1.0, 0.0], "A dull film.": [0.0, 3.0, 0.5, 0.0]}
     theirs = [{"text": text, "tokens": re.findall(r"\w+|\.", text), "scores": scores} for text, scores in texts.items()]
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who won?"}]
+    (folder / "chat.json").write_text(json.dumps(chat), "utf-8")
+    passages = [{"title": name, "text": f"The {name} won. It was late."} for name in ("fox", "dog")]
+    (folder / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages), "utf-8")
+    prompts = [{"text": f"The fox won. {a} was late. Who won?", "answer": "The fox"} for a in ("It", "The dog")]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts), "utf-8")
     (folder / "theirs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in theirs), "utf-8")
 
 
@@ -146,6 +152,7 @@ def _write_models(folder: Path) -> None:
         model.save_pretrained(folder / name)
         words.save_pretrained(folder / name)
     _write_language_model(folder / "gpt2")
+    (folder / "my-lm").symlink_to(folder / "gpt2")
     _write_translator(folder / "my-translator")
 
 
@@ -167,8 +174,10 @@ def _write_language_model(folder: Path) -> None:
     trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
     bytes_.train_from_iterator([*CORPUS, *["The capital of France is Paris, not London."] * 20], trainer)
     end = "<|endoftext|>"
-    PreTrainedTokenizerFast(tokenizer_object=bytes_, bos_token=end, eos_token=end).save_pretrained(folder)
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 0}
+    words = PreTrainedTokenizerFast(tokenizer_object=bytes_, bos_token=end, eos_token=end)
+    words.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    words.save_pretrained(folder)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 0, "eos_token_id": 0}
     GPT2LMHeadModel(GPT2Config(vocab_size=bytes_.get_vocab_size(), **sizes)).save_pretrained(folder)
 
 

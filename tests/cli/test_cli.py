@@ -395,6 +395,23 @@ def test_help_and_version_import_nothing_heavy():
     assert done.stdout.count("Examples:") == 3
 
 
+def test_a_module_is_a_command_and_a_wrong_engine_is_refused_without_torch(tmp_path: Path):
+    (tmp_path / "x.jsonl").write_text('{"text": "A fine film."}\n')
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['salience', sys.argv[1], '--data', 'x.jsonl', '--out', 'run', '--engine', 'rey']\n"
+        "try:\n"
+        "    runpy.run_module('salience', run_name='__main__', alter_sys=True)\n"
+        "finally:\n"
+        "    print('torch' in sys.modules)"
+    )
+    for command in ("explain", "evaluate"):
+        line = [sys.executable, "-c", code, command]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "False\n")
+        assert "unknown engine 'rey'. Did you mean 'ray'?" in done.stderr
+
+
 # ---------------------------------------------------------------- methods and models
 
 

@@ -140,6 +140,25 @@ def test_items_that_must_be_alone():
     assert [items for items, _ in Executor(100).run([5, 5], len, alone=True)] == [[0], [1]]
 
 
+def test_what_is_kept_lives_as_long_as_the_outermost_run():
+    executor, computed = Executor(10), list[int]()
+
+    def kept(_: object = None) -> int:
+        return executor.kept("key", lambda: computed.append(1) or len(computed))
+
+    def nested(_: list[int]) -> int:
+        list(executor.run([10, 10], kept))
+        return kept()
+
+    assert [n for _, n in executor.run([10] * 3, nested)] == [1, 1, 1]
+    assert [n for _, n in executor.run([10] * 3, kept)] == [2, 2, 2]
+    assert [kept(), kept()] == [3, 4], "there is no run that would forget it"
+    unfinished = executor.run([10] * 3, kept)
+    next(unfinished)
+    unfinished.close()
+    assert kept() == 6
+
+
 def test_a_copy_has_its_own_lock():
     executor = Executor(7)
     for twin in (copy.deepcopy(executor), pickle.loads(pickle.dumps(executor))):

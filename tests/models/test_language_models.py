@@ -52,6 +52,46 @@ def test_occlusion_in_bfloat16_sees_what_large_logits_hide():
     assert not any(part._forward_hooks for part in module.modules())
 
 
+def test_the_passes_of_one_run_share_the_wide_output_layer(monkeypatch: pytest.MonkeyPatch):
+    model: Any = large_logits()
+    model.module.bfloat16()
+    layer, copies, linear = model.module.lm_head, list[int](), torch.nn.functional.linear
+
+    def watched(x: torch.Tensor, weight: torch.Tensor, *bias: Any) -> torch.Tensor:
+        if weight.dtype == torch.float32 and weight.shape == layer.weight.shape:
+            copies.append(weight.data_ptr())
+        return linear(x, weight, *bias)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", watched)
+    model.executor.budget = 20
+    before = salience.explain(model, TEXTS[0], "occlusion", target=5)
+    assert len(copies) > 2
+    assert len(set(copies)) == 1
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    after = salience.explain(model, TEXTS[0], "occlusion", target=5)
+    assert after[0].value == pytest.approx(2 * before[0].value, rel=1e-3)
+
+
+def test_the_wide_output_layer_follows_changes_and_is_trained():
+    model: Any = large_logits()
+    layer = model.module.bfloat16().lm_head
+    batch = model.batch(model.encode(TEXTS))
+
+    def work(_: list[int]) -> torch.Tensor:
+        logits = forward(model, batch).logits
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        return logits
+
+    (_, first), (_, second) = model.executor.run([1, 1], work, alone=True)
+    assert torch.allclose(second, 2 * first, rtol=1e-3)
+    layer.requires_grad_(True)
+    with torch.enable_grad():
+        model.network(batch, {}).logits.sum().backward()
+    assert layer.weight.grad.abs().sum() > 0
+
+
 def test_soft_caps_run_in_float32():
     model: Any = language_model(Gemma2Config, initializer_range=0.2)
     model.module.bfloat16()

@@ -15,20 +15,25 @@ from shapes import build
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("paper")
     build("bert").save(path / "model")
-    for name, count in (("train", 16), ("dev", 8), ("test", 8), ("far", 8)):
+    for name, count in (("train", 8), ("dev", 4), ("test", 8), ("far", 4)):
         lines = [{"text": e.text, "label": e.label} for e in reviews(count)]
         (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
-def test_sallm_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_sallm_from_the_command(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
     arguments = ["paper", "sallm", "--model", str(folder / "model"), "--out", str(tmp_path / "out"), "--rate=0.003"]
     arguments += ["--train", str(folder / "train.jsonl"), "--validation", str(folder / "dev.jsonl")]
     arguments += ["--test", str(folder / "test.jsonl"), "--other", f"far={folder / 'far.jsonl'}"]
     assert run(arguments) == 0
     out = capsys.readouterr().out
     for name in ("vanilla", "sallm", "fine_tuned", "iterative"):
-        assert f"| {name} |" in out
+        assert f"\n{name} " in out
+        assert f"| {name} |" in (tmp_path / "out" / "tables.md").read_text()
+    assert max(map(len, out.splitlines())) <= 80
     assert "54.22 ± 0.19" in out
     assert "were best on validation" in out
     result = json.loads((tmp_path / "out" / "result.json").read_text())

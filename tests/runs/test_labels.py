@@ -233,12 +233,28 @@ def test_the_command_summarises(run: Run, tmp_path: Path, capsys: pytest.Capture
     assert cli(command) == 0
     out = capsys.readouterr().out
     assert "attention: positive (2 texts)" in out
+    assert "+" not in out  # attention has no direction
     assert max(map(len, out.replace(str(run.path), "run").splitlines())) <= 80
     assert cli([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["texts"] == {"negative": 2, "positive": 2}
     assert cli([*command, "--html", str(tmp_path / "x.html")]) == 0
     assert (tmp_path / "x.html").read_text().startswith("<!doctype html>")
     assert cli([*command, "--method", "lime"]) == 2
+
+
+def test_the_summary_writes_a_sign_where_scores_have_a_direction(model: Any, tmp_path: Path):
+    from salience.views.summary import fragment
+
+    texts = [f"A fine film, number {i}." for i in range(8)]
+    run = explain_data(model, texts, tmp_path / "run", ["input_x_gradient", "attention"])
+    summary = run.summary()
+    assert summary.signed == ("input_x_gradient",)
+    shown = {method: fragment(run.summary(method)) for method in summary.methods}
+    for method, sign in (("input_x_gradient", "+"), ("attention", "")):
+        word = summary.top(method, "positive", 1)[0]
+        assert f">{sign}{word.mean:.3f}<" in shown[method]
+        assert f">{sign}{word.low:.3f} to {sign}{word.high:.3f}<" in shown[method]
+    assert "+" not in shown["attention"]
 
 
 def test_wrong_next_tokens_are_not_known(
@@ -255,6 +271,22 @@ def test_wrong_next_tokens_are_not_known(
     capsys.readouterr()
     assert cli(["show", str(run.path), "--wrong"]) == 2
     assert "explains a language model, and only its most likely next tokens are stored" in capsys.readouterr().err
+
+
+def test_the_default_method_is_that_of_explain(model: Any, data: Path, tmp_path: Path):
+    """One for classifiers, another for language models, with settings or without, in Python and as a command."""
+    generating = build("gpt2_lm")
+    generating.save(tmp_path / "lm")
+    for own, method, setting in ((model, "integrated_gradients", {"nodes": 4}), (generating, "lrp", {"epsilon": 0.1})):
+        (alone,) = salience.explain(own, "A fine", **setting)
+        run = explain_data(own, ["A fine"], tmp_path / method, **setting)
+        assert [alone.method, *run.methods] == [method] * 2
+        assert estimate(own, data, limit=1, **setting).sample == 1
+    command = ["explain", "--data", str(data), "--model", str(tmp_path / "lm"), "--limit", "1", "--set", "epsilon=0.1"]
+    assert cli([*command, "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    assert list(open_run(tmp_path / "run").methods) == ["lrp"]
+    with pytest.raises(BadInput, match="unknown setting 'nodes' of lrp"):
+        explain_data(generating, ["A fine"], tmp_path / "none", nodes=4)
 
 
 @pytest.mark.parametrize("kind", ["file", "datasets"])

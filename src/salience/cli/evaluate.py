@@ -25,6 +25,7 @@ from salience.cli.options import (
 )
 from salience.cli.output import check_distinct, print_points, print_wide, report_rejected, written
 from salience.errors import BadInput
+from salience.runs.engines import check_engine
 
 if TYPE_CHECKING:
     from salience.evaluation.table import Evaluation
@@ -211,12 +212,14 @@ def _of_answers(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation"
 
 def _check(model: ModelOptions, options: Mapping[str, Any], *, answers: bool) -> None:
     """Raise for names, data, runs and models that do not exist, before the imports that take seconds."""
-    from salience.runs.run import open_run
-
     check = check_answer_methods if answers else check_names
     check(options["methods"], options["metrics"])
+    if options["out"] is not None:
+        check_engine(options["engine"] or "local", options["address"])
     check_data(options, "data")
     if options["run"] is not None:
+        from salience.runs.run import open_run
+
         open_run(options["run"])
     check_model(model.model, **model.options)
 

@@ -28,6 +28,7 @@ from salience.cli.options import (
 )
 from salience.cli.output import print_wide, progress_bar, sink
 from salience.errors import BadInput
+from salience.runs.engines import check_engine
 
 if TYPE_CHECKING:
     from salience.core.text import Text
@@ -113,6 +114,7 @@ def explain(
             explain_answers(call, [str(text) for text in _texts(texts, ())[: data.limit]] if texts else [])
         else:
             _check_run_only(texts, pairs, decoded, display)
+            check_engine(data.engine, data.address)
             explain_answer_data(call)
         return
     check_names(question.methods)
@@ -124,6 +126,7 @@ def explain(
         _explain_texts(_given(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)
         return
     _check_run_only(texts, pairs, decoded, display)
+    check_engine(data.engine, data.address)
     if data.dry_run:
         _estimate(model, question, data, display.as_json)
     elif data.out is None:
@@ -164,8 +167,7 @@ def _explain_texts(
 
         settings = question.set()  # checked before the model is loaded
         loaded = load(model.model, **model.options)
-        own = question.chosen if settings else (default_method(loaded),)
-        methods = prepare(question.methods or own, settings)
+        methods = prepare(question.methods or default_method(loaded), settings)
         loaded.executor.budget = model.budget or loaded.executor.budget
         target = Target(question.target, question.against, question.kind)
         with progress_bar(len(texts), quiet) as step:
@@ -236,7 +238,7 @@ def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_jso
         lambda report: estimate(
             Checkpoint(model.model, model.options),
             source,
-            question.chosen,
+            question.methods or None,
             target=question.target,
             against=question.against,
             kind=question.kind,
@@ -260,7 +262,7 @@ def _explain_data(model: ModelOptions, question: Question, data: DataOptions, as
             Checkpoint(model.model, model.options),
             source,
             str(data.out),
-            question.chosen,
+            question.methods or None,
             target=question.target,
             against=question.against,
             kind=question.kind,

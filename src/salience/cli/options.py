@@ -206,21 +206,18 @@ class Question:
     layer: str | None
     seed: int | None
 
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        return self.methods or ("integrated_gradients",)
-
     def set(self) -> dict[str, Any]:
         """The settings; the seed is included only if a method uses one."""
         from salience.core.settings import settings_of
-        from salience.explanations.explainer import prepare
+        from salience.explanations.explainer import DEFAULTS, prepare
         from salience.methods import find_method
 
+        named = self.methods or DEFAULTS  # the model, not loaded yet, decides between these
         settings = {} if self.layer is None else {"layer": read_value(self.layer)}
         settings |= pairs(self.settings)
-        if self.seed is not None and any("seed" in settings_of(find_method(name)) for name in self.chosen):
+        if self.seed is not None and any("seed" in settings_of(find_method(name)) for name in named):
             settings = {"seed": self.seed} | settings
-        prepare(self.chosen, settings)  # rejects unknown settings, which could be mistaken for other arguments
+        prepare(named, settings)  # rejects unknown settings, which could be mistaken for other arguments
         return settings
 
 
@@ -231,7 +228,7 @@ question = gathered(
         "methods",
         metavar="NAME",
         multiple=True,
-        help="Method; may be repeated.  [default: integrated_gradients]",
+        help="Method; may be repeated.  [default: integrated_gradients; of a language model: lrp]",
     ),
     click.option("--target", metavar="LABEL", help="Label to explain.  [default: the predicted label]"),
     click.option("--against", metavar="LABEL", help="Explain the difference between the target and this label."),

@@ -29,7 +29,7 @@ from salience.cli.options import (
     pairs,
     source_of,
 )
-from salience.cli.output import print_points, write_into
+from salience.cli.output import print_points, print_table, write_into
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
@@ -126,9 +126,11 @@ def sallm(loading: LoadingOptions, **options: Any) -> None:
             callbacks=callbacks,
             **loading.options,
         )
-    tables = "\n\n".join(markdown(one) for one in (comparison_table(result), looked(result)))
-    write_into(options["out"], {"tables.md": f"{tables}\n", "report.html": reports.sallm(result)})
-    click.echo(tables)
+    tables = comparison_table(result), looked(result)
+    written = "\n\n".join(map(markdown, tables))
+    write_into(options["out"], {"tables.md": f"{written}\n", "report.html": reports.sallm(result)})
+    for one in tables:
+        print_table(one)
     click.echo(f"λ = {result.chosen['weight']:g} and share = {result.chosen['share']:g} were best on validation data")
     _report_path(options)
 

@@ -7,7 +7,8 @@ holds the lock that lets one pass run at a time. Every model has its own executo
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, chain, pairwise, takewhile
 from math import inf
 from threading import Lock, RLock
@@ -71,6 +72,7 @@ class Executor:
     def __init__(self, budget: int, module: torch.nn.Module | None = None) -> None:
         self.budget, self.module = budget, module
         self.lock = RLock() if module is None else lock_of(module)
+        self._runs, self._kept, self._keeping = 0, dict[Any, Any](), RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles get a lock of their own, or that of the copied module."""
@@ -96,20 +98,42 @@ class Executor:
         occupies in memory, where that is more than its cost. With ``alone`` every item is a pack of its own.
         ``overhead`` is the fixed cost of a pass, in tokens: with a larger one, packs are fewer and have more padding.
         """
-        waiting, done = self._packs(range(len(costs)), costs, held, alone, overhead), 0
-        while waiting:
-            items = waiting.popleft()
-            try:
-                result = work(items)
-            except (RuntimeError, MemoryError) as error:
-                self._shrink([costs[i] for i in items], error)
-                remaining = [*items, *chain.from_iterable(waiting)]
-                waiting = self._packs(remaining, costs, held, alone, overhead)
-                continue
-            done += len(items)
-            yield items, result
-            if report is not None:
-                report(done, len(costs))
+        with self._running():
+            waiting, done = self._packs(range(len(costs)), costs, held, alone, overhead), 0
+            while waiting:
+                items = waiting.popleft()
+                try:
+                    result = work(items)
+                except (RuntimeError, MemoryError) as error:
+                    self._shrink([costs[i] for i in items], error)
+                    remaining = [*items, *chain.from_iterable(waiting)]
+                    waiting = self._packs(remaining, costs, held, alone, overhead)
+                    continue
+                done += len(items)
+                yield items, result
+                if report is not None:
+                    report(done, len(costs))
+
+    @contextmanager
+    def _running(self) -> Generator[None]:
+        with self._keeping:
+            self._runs += 1
+        try:
+            yield
+        finally:
+            with self._keeping:
+                self._runs -= 1
+                if not self._runs:
+                    self._kept.clear()
+
+    def kept(self, key: object, value: Callable[[], Result]) -> Result:
+        """Return a value that is computed once for all passes of a run, and forgotten when the run ends."""
+        with self._keeping:
+            if not self._runs:
+                return value()
+            if key not in self._kept:
+                self._kept[key] = value()
+            return self._kept[key]
 
     def collect(
         self,

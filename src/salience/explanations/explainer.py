@@ -23,7 +23,9 @@ from salience.methods import find_method
 from salience.models.loading import as_model
 
 AnyMethod = str | Callable[..., Any]
-DEFAULT = "integrated_gradients"
+DEFAULTS = ("integrated_gradients", "lrp")
+"""The methods that are used unless another is named: for classifiers, and for language models."""
+
 SHOWN = 5
 """The number of next tokens that are listed with their probabilities."""
 
@@ -66,7 +68,8 @@ def explain(
 
 def default_method(model: Model) -> str:
     """The method that is used unless another is named."""
-    return "lrp" if getattr(model, "generates", False) else DEFAULT
+    classifiers, language_models = DEFAULTS
+    return language_models if getattr(model, "generates", False) else classifiers
 
 
 def explain_each(

@@ -1,6 +1,6 @@
 """The explanation of one text by one method: plain Python, hashable, and easy to store as JSON or Parquet."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -171,6 +171,11 @@ class Explanation:
         from salience.views.html import fragment
 
         return fragment([self])
+
+
+def directed(signed: bool | None, scores: Sequence[float]) -> bool:
+    """Whether scores have a direction, for or against the target; if that is not recorded, the scores decide."""
+    return any(score < 0 for score in scores) if signed is None else signed
 
 
 def check_same_tokens(e: Explanation, encoded: Encoded, what: str) -> None:

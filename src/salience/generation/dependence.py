@@ -13,7 +13,7 @@ from salience.core.prompts import Part, Passage, Prompt
 from salience.core.text import Encoded
 from salience.errors import BadInput
 from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, settled
-from salience.generation.explaining import DEFAULT, GENERATED, as_decoder, joined, prepared
+from salience.generation.explaining import GENERATED, as_decoder, joined, prepared
 from salience.generation.scoring import scored
 from salience.generation.segments import owners
 from salience.models.huggingface.adapter import HuggingFace
@@ -81,7 +81,7 @@ def context_dependence(
     question: str,
     context: Sequence[str | Passage],
     answer: str | Sequence[int] | None = None,
-    method: AnyMethod = DEFAULT,
+    method: AnyMethod | None = None,
     *,
     generate: int = GENERATED,
     **settings: Any,
@@ -101,7 +101,7 @@ def context_dependence(
     >>> print(context_dependence(model, "Where does Anna live?", ["Anna lives in Oslo."]))  # doctest: +SKIP
     """
     lm = as_decoder(as_model(model))
-    if len(as_list(method)) != 1:
+    if method is not None and len(as_list(method)) != 1:
         raise BadInput("the dependence on a context is explained by one method; call this once for each")
     (configured,) = settled(lm, prepared(lm, method, settings, None))
     prompt, bare = map(lm.encode_prompt, (Prompt.with_context(question, context), _alone(question)))

@@ -14,7 +14,17 @@ from salience.core.target import Kind
 from salience.core.text import Encoded, Span
 from salience.core.types import Attribution, Model
 from salience.errors import BadInput, UnsupportedModel, choose
-from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, prepare, scale, settled
+from salience.explanations.explainer import (
+    AnyMethod,
+    Configured,
+    as_list,
+    check_finite,
+    default_method,
+    plain,
+    prepare,
+    scale,
+    settled,
+)
 from salience.generation.citing import context_cite
 from salience.generation.explanation import AnswerExplanation, AnswerTarget
 from salience.generation.matrices import MATRIX_METHODS
@@ -29,7 +39,6 @@ from salience.models.huggingface.encoder_decoder import EncoderDecoder
 from salience.models.loading import as_model
 from salience.models.seq2seq import Seq2Seq
 
-DEFAULT = "lrp"
 GENERATED = 32
 """The most tokens of an answer, unless another number is named."""
 
@@ -240,7 +249,7 @@ def prepared(
 
     Methods that erase parts of the prompt erase whole segments, if there are such and nothing else is asked for.
     """
-    known, default = (MATRIX_METHODS, TRANSLATION) if isinstance(model, Seq2Seq) else (ANSWER_METHODS, DEFAULT)
+    known, default = _known(model)
     by_name = {m.__name__: m for m in known}
     where = "an encoder-decoder" if isinstance(model, Seq2Seq) else "an answer"
     chosen = [
@@ -253,6 +262,11 @@ def prepared(
         Configured(m.method, {**m.settings, "unit": "segment"}) if "unit" in settings_of(m.method) else m
         for m in methods
     ]
+
+
+def _known(model: Model) -> tuple[Sequence[Callable[..., Any]], str]:
+    """The methods that explain the answers of a model, and the one that is used unless another is named."""
+    return (MATRIX_METHODS, TRANSLATION) if isinstance(model, Seq2Seq) else (ANSWER_METHODS, default_method(model))
 
 
 def explain_encoded(

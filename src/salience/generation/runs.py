@@ -18,7 +18,6 @@ from salience.data import Row, Source
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, as_list, columns, settled
 from salience.generation.explaining import (
-    DEFAULT,
     GENERATED,
     LanguageModel,
     Per,
@@ -85,14 +84,17 @@ def answering(
     generation: Mapping[str, Any] | None,
 ) -> "Answering":
     """The task of :func:`explain_answer_data`; ``form`` are the other arguments of :func:`requested`."""
-    return Answering(as_list(method or DEFAULT), settings, form, {"max_new_tokens": generate, **(generation or {})})
+    return Answering(
+        None if method is None else as_list(method), settings, form, {"max_new_tokens": generate, **(generation or {})}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
     """The task of such a run. ``generation`` are settings of generate; a row that gives its answer needs none."""
 
-    method: tuple[AnyMethod, ...]
+    method: tuple[AnyMethod, ...] | None
+    """If None, the model decides."""
     settings: Mapping[str, Any]
     form: Mapping[str, Any]
     """The other arguments of :func:`requested`."""

@@ -36,7 +36,7 @@ PUBLISHED = {
 }
 """Validation and test accuracy in the poster: BERT-base, SST-5, 3 seeds, mean ± standard deviation."""
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+Table = tuple[Sequence[str], list[list[str]]]
 """(header, rows)"""
 
 

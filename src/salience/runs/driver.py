@@ -30,7 +30,7 @@ from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, as_list, as_target
 from salience.models.identity import digest
 from salience.models.loading import Checkpoint, as_model
-from salience.runs.engines import local
+from salience.runs.engines import check_engine, local
 from salience.runs.explaining import Explaining
 from salience.runs.folder import (
     FORMAT,
@@ -45,7 +45,6 @@ from salience.runs.parts import About, Event, Part, to_parquet
 from salience.runs.run import Run, open_run
 from salience.runs.worker import Job, Task, Worker
 
-ENGINES = ("local", "ray")
 EVERY = 0.5
 """Minimum seconds between progress reports, except after a finished part."""
 
@@ -91,7 +90,7 @@ def explain_data(
     model: object,
     data: object,
     out: str | Path,
-    method: AnyMethod | Sequence[AnyMethod] = "integrated_gradients",
+    method: AnyMethod | Sequence[AnyMethod] | None = None,
     *,
     target: Target | str | int | None = None,
     against: str | int | None = None,
@@ -119,7 +118,7 @@ def explain_data(
 
     >>> explain_data("sentiment", "reviews.jsonl", "run", "integrated_gradients", nodes=16)     # doctest: +SKIP
     """
-    task = Explaining(as_list(method), settings, as_target(target, against, kind))
+    task = Explaining(None if method is None else as_list(method), settings, as_target(target, against, kind))
     options = RunOptions(
         engine, workers, address, budget, rows_per_part, limit, max_rejected, report, text_column, pair_column
     )
@@ -143,14 +142,12 @@ class RunOptions:
     pair_column: str | None = None
 
     def __post_init__(self) -> None:
-        choose(self.engine, ENGINES, "engine")
+        check_engine(self.engine, self.address)
         if isinstance(self.workers, str):
             choose(self.workers, ("auto",), "number of workers")
         for name in ("workers", "rows_per_part", "limit"):
             if isinstance(value := getattr(self, name), int) and value < 1:
                 raise BadInput(f"{name}={value} must be at least 1")
-        if self.address is not None and self.engine != "ray":
-            raise BadInput("address is only used by the engine 'ray': use --engine ray, or engine='ray' in Python")
 
     @property
     def count(self) -> int | None:
@@ -447,7 +444,7 @@ class CostEstimate:
 def estimate(
     model: Model | Checkpoint | str,
     data: Source | str | Path,
-    method: AnyMethod | Sequence[AnyMethod] = "integrated_gradients",
+    method: AnyMethod | Sequence[AnyMethod] | None = None,
     *,
     target: Target | str | int | None = None,
     against: str | int | None = None,
@@ -462,7 +459,7 @@ def estimate(
     At least one text is explained, and no more than ``within`` seconds allow. ``report`` is called with the progress in
     percent.
     """
-    task = Explaining(as_list(method), settings, as_target(target, against, kind))
+    task = Explaining(None if method is None else as_list(method), settings, as_target(target, against, kind))
     return estimate_task(task, model, data, limit=limit, within=within, report=report)
 
 

@@ -14,7 +14,16 @@ from salience.core.text import Encoded
 from salience.core.types import Model
 from salience.data import Row, Source
 from salience.errors import BadInput
-from salience.explanations.explainer import Configured, columns, each_layer, explain_batches, prepare, settled
+from salience.explanations.explainer import (
+    DEFAULTS,
+    Configured,
+    columns,
+    default_method,
+    each_layer,
+    explain_batches,
+    prepare,
+    settled,
+)
 from salience.explanations.explanation import Explanation
 from salience.runs.parts import explanation_table
 
@@ -23,14 +32,17 @@ from salience.runs.parts import explanation_table
 class Explaining:
     """Explains texts. A row that names its target is explained for that label."""
 
-    method: tuple[str | Callable[..., Any], ...]
+    method: tuple[str | Callable[..., Any], ...] | None
+    """If None, the model decides."""
     settings: Mapping[str, Any]
     target: Target
 
     holds = "explanations"
 
     def __post_init__(self) -> None:
-        prepare(self.method, self.settings)  # unknown names and settings are found before anything is loaded
+        prepare(
+            DEFAULTS if self.method is None else self.method, self.settings
+        )  # unknown names and settings are found before anything is loaded
 
     def settled(
         self, model: Model, _source: Source, _limit: int | None, _earlier: Mapping[str, Any] | None, /
@@ -45,7 +57,8 @@ class Explaining:
         return Explainer(model, settled(model, self._methods(model)), self.target)
 
     def _methods(self, model: Model) -> list[Configured]:
-        return each_layer(model, prepare(self.method, self.settings))
+        chosen = default_method(model) if self.method is None else self.method
+        return each_layer(model, prepare(chosen, self.settings))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 from salience.core import text as _words
 from salience.core.stats import MINIMUM, Moments, moments_interval, within
 from salience.errors import BadInput
+from salience.explanations.explanation import directed
 
 if TYPE_CHECKING:
     import pandas
@@ -48,6 +49,8 @@ class Summary:
     texts: Mapping[str, int]
     """The number of texts that were explained for each label."""
     methods: tuple[str, ...]
+    signed: tuple[str, ...]
+    """The methods whose scores have a direction, so that a share may count against its label."""
     least: int
     words: tuple[SalientWord, ...]
 
@@ -85,13 +88,15 @@ def summarise(
     run.warn_unless_finished()
     texts: dict[str, int] = {}
     words: dict[tuple[str, str], dict[str, Moments]] = {}
-    total, chosen = len(run), list(columns or run.methods)
+    total, chosen, signed = len(run), list(columns or run.methods), set[str]()
     for number, record in enumerate(run.records(*chosen), 1):
         label = record["target"]["label"]
         texts[label] = texts.get(label, 0) + 1
         groups = _words.members(record["text"], [(a, b) for a, b in record["offsets"]], record["special"])
         names = [record["text"][a:b].casefold() for (a, b), _ in groups]
         for column in chosen:
+            if column not in signed and directed((record.get("signed") or {}).get(column), record[column]):
+                signed.add(column)
             moments = words.setdefault((column, label), {})
             for name, share in _shares(names, _words.reduce(groups, record[column])).items():
                 (moments.get(name) or moments.setdefault(name, Moments())).add(share)
@@ -102,7 +107,15 @@ def summarise(
     labels = sorted(texts)
     ranked = [word for c in chosen for label in labels for word in _ranked(c, label, words[c, label], least)]
     model = run.manifest["model"]["name"]
-    return Summary(str(run.path), model, {label: texts[label] for label in labels}, tuple(chosen), least, tuple(ranked))
+    return Summary(
+        run=str(run.path),
+        model=model,
+        texts={label: texts[label] for label in labels},
+        methods=tuple(chosen),
+        signed=tuple(column for column in chosen if column in signed),
+        least=least,
+        words=tuple(ranked),
+    )
 
 
 def _shares(names: Sequence[str], scores: Sequence[float]) -> dict[str, float]:

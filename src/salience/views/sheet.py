@@ -9,7 +9,7 @@ from unicodedata import bidirectional
 
 from salience.core.characters import visible
 from salience.errors import BadInput, choose
-from salience.explanations.explanation import Explanation
+from salience.explanations.explanation import Explanation, directed
 from salience.views.colours import Side, side
 
 Level = Literal["word", "token"]
@@ -286,10 +286,9 @@ def identified(e: Explanation) -> tuple[str, str]:
 def signed(e: Explanation) -> bool:
     """Whether the scores have a direction; norms and attention weights only have a magnitude.
 
-    The method determines this, since all scores of a text may happen to be positive. If it is not recorded, the scores
-    decide.
+    The method determines this, since all scores of a text may happen to be positive.
     """
-    return any(score < 0 for score in e.scores) if e.signed is None else e.signed
+    return directed(e.signed, e.scores)
 
 
 def number(e: Explanation, score: float, form: str = ".4g") -> str:

@@ -21,16 +21,17 @@ def terminal(summary: Summary, top: int = TOP) -> RenderableType:
     """One table per method and label."""
     parts: list[RenderableType] = [Text(line, "dim") for line in facts(summary)]
     for method, name, words in _tables(summary, top):
-        parts += [Text(), Text(_title(summary, method, name), "bold"), _rows(words) if words else Text(_none(summary))]
+        shown = _rows(summary, words) if words else Text(_none(summary))
+        parts += [Text(), Text(_title(summary, method, name), "bold"), shown]
     return Group(*parts)
 
 
-def _rows(words: list[SalientWord]) -> Table:
+def _rows(summary: Summary, words: list[SalientWord]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for number, name in enumerate(HEAD):
         shown.add_column(name, justify="right" if number else "left", no_wrap=True)
     for word in words:
-        first, *rest = _cells(word)
+        first, *rest = _cells(summary, word)
         shown.add_row(Text(first if len(first) <= WIDEST else f"{first[: WIDEST - 1]}…"), *rest)
     return shown
 
@@ -49,7 +50,8 @@ def _body(summary: Summary, top: int) -> str:
     parts = [f"<p>{escape(line)}</p>" for line in facts(summary)]
     for method, name, words in _tables(summary, top):
         parts.append(f"<h2>{escape(_title(summary, method, name))}</h2>")
-        parts.append(table(HEAD, map(_cells, words)) if words else f"<p>{escape(_none(summary))}</p>")
+        cells = [_cells(summary, word) for word in words]
+        parts.append(table(HEAD, cells) if cells else f"<p>{escape(_none(summary))}</p>")
     return "".join(parts)
 
 
@@ -77,5 +79,9 @@ def _none(summary: Summary) -> str:
     return f"no word of at least {summary.least} texts has an interval above 0"
 
 
-def _cells(word: SalientWord) -> list[str]:
-    return [label(word.word), f"{word.mean:+.3f}", f"{word.low:+.3f} to {word.high:+.3f}", f"{word.texts:,}"]
+def _cells(summary: Summary, word: SalientWord) -> list[str]:
+    """A + is written only where scores have a direction."""
+    mean, low, high = (
+        format(share, "+.3f" if word.method in summary.signed else ".3f") for share in (word.mean, word.low, word.high)
+    )
+    return [label(word.word), mean, f"{low} to {high}", f"{word.texts:,}"]

@@ -78,6 +78,7 @@ class EncoderDecoder:
 
     single_query = False
     causal = False
+    generates = True
 
     def __post_init__(self) -> None:
         if not self.module.can_generate():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from salience.core.executor import Executor
 from salience.core.types import Edit, Site, Start
 from salience.errors import UnsupportedModel
 
@@ -92,19 +93,25 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 @contextmanager
-def wide_logits(module: PreTrainedModel) -> Generator[None]:
+def wide_logits(module: PreTrainedModel, executor: Executor) -> Generator[None]:
     """Compute the output layer of a model in half precision in float32.
 
     Logits of 20 are 0.125 apart in bfloat16, which hides what most tokens change. Soft caps that follow the layer run
-    in float32 too.
+    in float32 too. The passes of one run of the executor share a copy of the layer, unless it is being trained.
     """
     layer = output_layer(module)
     if layer is None or layer.weight.dtype not in HALF:
         yield
         return
 
+    def copied() -> dict[str, Tensor]:
+        return {name: p.float() for name, p in layer.named_parameters()}  # the bias is missing from most
+
     def widen(_: nn.Module, args: tuple[Any, ...], __: Tensor) -> Tensor:
-        wide = {name: p.float() for name, p in layer.named_parameters()}  # the bias is missing from most
+        parts = list(layer.parameters())
+        trained = torch.is_grad_enabled() and any(p.requires_grad for p in parts)
+        key = (layer, *((id(p), 0 if p.is_inference() else p._version) for p in parts))
+        wide = copied() if trained else executor.kept(key, copied)
         return nn.functional.linear(args[0].float(), wide["weight"], wide.get("bias"))
 
     handle = layer.register_forward_hook(widen)

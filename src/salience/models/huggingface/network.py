@@ -117,7 +117,7 @@ class Network:
         module, pad = (call or self.module, self.pad) if self._has_padding(batch) else self._with_padding(batch)
         if start is not None:
             module = starting_from(module, start)
-        with wide_logits(self.module):
+        with wide_logits(self.module, self.executor):
             return module(
                 input_ids=batch.ids.masked_fill(~batch.mask, pad or 0),
                 **{"attention_mask": batch.mask.long(), **self._extras(batch, tail), **options},

@@ -61,6 +61,7 @@ PACKAGES = {
 MODULES = {
     "salience.errors": ["BadInput", "BadModel", "NotLearnt", "SalienceError", "SalienceWarning", "UnsupportedModel"],
     "salience.evaluation.answers": ["evaluate_answers"],
+    "salience.evaluation.answer_runs": ["evaluate_answer_data"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
     "salience.trials.agreement": ["agreement"],
     "salience.trials.needle": ["NeedleResult", "Use", "needle"],

@@ -223,13 +223,13 @@ def test_questions_with_their_own_passages_and_answers_to_compare(explain: Expla
     row = {"text": "good?", "passages": passages, "answer": "fine", "other": "bad film"}
     data = written(tmp_path / "d.jsonl", row, {**row, "passages": "a fine film"}, {**row, "passages": [" "]})
     named = ("--answer-column", "answer", "--against-answer-column", "other", "--context-column", "passages")
-    call = ("--data", data, *named, "--method", "gradient", "--by", "document", "--max-rejected", "0.5")
+    call = ("--data", data, *named, "--method", "input_x_gradient", "--by", "document", "--max-rejected", "0.5")
     code, _, err = explain(*call, "--out", str(tmp_path / "run"))
     assert (code, "1 row was rejected" in err) == (0, True), err
     first, second = open_answers(tmp_path / "run")
     context = [salience.generation.Passage("a fine film", "one"), "bad"]
     given = {"answer": "fine", "against_answer": "bad film", "by": "document"}
-    own = explain_answer(salience.load(plain), "good?", "gradient", context=context, **given)
+    own = explain_answer(salience.load(plain), "good?", "input_x_gradient", context=context, **given)
     assert first.total == pytest.approx(own.total, abs=1e-5)
     assert (first.parts, first.target, first.matrix) == (own.parts, own.target, ())
     assert [s.name for s in second.chosen_segments()] == ["document 1", "question"]
@@ -423,7 +423,7 @@ def test_a_heat_map_shows_the_segments_that_were_asked_for(explain: Explain, pla
         own = [[sum(row[: ends[0]]), sum(row[ends[0] : ends[1]])] for row in e.matrix]
         means = [[sum(own[t][s] for t in tokens) / len(tokens) for s in (0, 1)] for _, tokens in e.answer_words()]
         assert matrix == [pytest.approx(row, abs=1e-5) for row in means]
-    assert "5 strongest of 6 segments" in answers.capped(replace(e, rule="word"), most=5)[1]
+    assert "5 strongest of 8 segments" in answers.capped(replace(e, rule="word"), most=5)[1]
     image = tmp_path / "map.svg"
     call = ("A fine film. A bad film.", "--answer", "good film", "--per", per, "--by", "sentence", "--svg", str(image))
     assert explain(*call, "--method", "gradient")[0] == 0

@@ -82,6 +82,7 @@ MODULES = {
     ],
     "salience.dynamics.cross_attention": ["AlignedHeads", "AlignedRow", "head_alignment"],
     "salience.evaluation.answers": ["evaluate_answers"],
+    "salience.evaluation.answer_runs": ["evaluate_answer_data"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
     "salience.trials.agreement": ["agreement"],
     "salience.trials.needle": ["NeedleResult", "Use", "needle"],

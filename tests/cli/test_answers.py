@@ -1,8 +1,13 @@
 """Answers of language models on the command line: prompts, chats, contexts, data sets, and what is refused."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +16,13 @@ import salience
 from salience.cli import run
 from salience.cli.checks import ANSWER_METHODS
 from salience.generation import ANSWER_METHODS as METHODS
-from salience.generation import AnswerExplanation, explain_answer, open_answers
+from salience.generation import (
+    AnswerExplanation,
+    context_dependence,
+    explain_answer,
+    explain_answer_data,
+    open_answers,
+)
 from salience.views import answers
 from salience.views.answer_sheet import chosen, relative
 from shapes import build
@@ -207,6 +218,72 @@ def test_generated_answers_to_chats_are_stored_with_their_ids(explain: Explain, 
     assert stored[0].parts == own.parts
 
 
+def test_questions_with_their_own_passages_and_answers_to_compare(explain: Explain, plain: str, tmp_path: Path):
+    passages = [{"title": "one", "text": "a fine film"}, "bad"]
+    row = {"text": "good?", "passages": passages, "answer": "fine", "other": "bad film"}
+    data = written(tmp_path / "d.jsonl", row, {**row, "passages": "a fine film"}, {**row, "passages": [" "]})
+    named = ("--answer-column", "answer", "--against-answer-column", "other", "--context-column", "passages")
+    call = ("--data", data, *named, "--method", "input_x_gradient", "--by", "document", "--max-rejected", "0.5")
+    code, _, err = explain(*call, "--out", str(tmp_path / "run"))
+    assert (code, "1 row was rejected" in err) == (0, True), err
+    first, second = open_answers(tmp_path / "run")
+    context = [salience.generation.Passage("a fine film", "one"), "bad"]
+    given = {"answer": "fine", "against_answer": "bad film", "by": "document"}
+    own = explain_answer(salience.load(plain), "good?", "input_x_gradient", context=context, **given)
+    assert first.total == pytest.approx(own.total, abs=1e-5)
+    assert (first.parts, first.target, first.matrix) == (own.parts, own.target, ())
+    assert [s.name for s in second.chosen_segments()] == ["document 1", "question"]
+    refused = json.loads((tmp_path / "run" / "rejected.jsonl").read_text("utf-8"))
+    assert "passage 1 is empty" in refused["reason"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--context", "x.jsonl"), "with --data, name the column of passages with --context-column"),
+        (("--against-answer", "x"), "the answers to compare with by --against-answer-column"),
+        (("--against-answer-column", "text"), "name their column with --answer-column"),
+        (("--chat-column", "text", "--context-column", "text"), "a chat holds its own context"),
+        (("--generate", "3", "--context-column", "none"), "none"),
+        (("--dependence",), "--dependence is for a single prompt"),
+    ],
+)  # fmt: skip
+def test_options_of_one_prompt_name_what_a_data_set_takes_instead(explain: Explain, more, message, tmp_path: Path):
+    data = written(tmp_path / "d.jsonl", {"text": "a film"})
+    code, _, err = explain("--data", data, "--out", str(tmp_path / "run"), *more)
+    assert (code, message in err, len(err.splitlines())) == (2, True, 1), err
+    assert not (tmp_path / "run").exists()
+
+
+KILLED = """
+import sys, torch
+from salience.generation import explain_answer_data
+torch.set_num_threads(1)
+explain_answer_data(sys.argv[1], sys.argv[2], sys.argv[3], ["gradient", "occlusion"], generate=4, rows_per_part=5)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_answers_can_be_resumed(plain: str, tmp_path: Path):
+    data = written(tmp_path / "d.jsonl", *({"text": f"a film {n} and a {'fine ' * (n % 5)}story"} for n in range(150)))
+    arguments = {"generate": 4, "rows_per_part": 5}
+    methods = ["gradient", "occlusion"]
+    whole = list(explain_answer_data(plain, data, tmp_path / "whole", methods, **arguments))
+    run_folder = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, plain, data, str(run_folder)])
+    end = time.monotonic() + 300
+    while len(list(run_folder.glob("parts/part-*.parquet"))) < 3 and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = {file.name: file.read_bytes() for file in run_folder.glob("parts/part-*.parquet")}
+    assert 3 <= len(done) < 30, "it was killed on its way"
+    resumed = list(explain_answer_data(plain, data, run_folder, methods, **arguments))
+    assert [e.to_dict() for e in resumed] == [e.to_dict() for e in whole]
+    for name, content in done.items():
+        assert (run_folder / "parts" / name).read_bytes() == content, "a finished part was computed again"
+
+
 def test_of_large_matrices_only_strong_scores_are_stored(plain: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     from salience.generation import parts, runs
 
@@ -247,6 +324,9 @@ def test_of_large_matrices_only_strong_scores_are_stored(plain: str, monkeypatch
         (["a film", "--generate", "3", "--per", "answer", "--token", "1"], "--token chooses"),
         (["a film", "--answer-column", "x"], "--answer-column is only used with --data"),
         (["--generate", "3"], "no TEXT"),
+        (["a film", "--generate", "3", "--dependence"], "name it with --context"),
+        (["a film", "--context", "x.txt", "--dependence"], "leave out --html"),
+        (["a film", "--context", "x.txt", "--dependence", "--by", "word"], "leave out --by"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_in_one_line(explain: Explain, arguments: list[str], message: str, tmp_path: Path):
@@ -304,6 +384,50 @@ def test_an_answer_that_the_tokenizer_changes_is_refused(tmp_path: Path, explain
 
 
 # ------------------------------------------------------------------------------------------------------ views, lists
+
+
+def test_the_dependence_on_a_context_is_printed_and_is_that_of_the_library(
+    explain: Explain, plain: str, tmp_path: Path
+):
+    context = tmp_path / "p.txt"
+    context.write_text("a fine film\n\na bad story", "utf-8")
+    call = ("good?", "--context", str(context), "--generate", "8", "--method", "input_x_gradient", "--dependence")
+    code, out, err = explain(*call, "--json")
+    assert (code, err) == (0, "")
+    passages = ["a fine film", "a bad story"]
+    own = context_dependence(salience.load(plain), "good?", passages, None, "input_x_gradient", generate=8)
+    assert json.loads(out) == json.loads(json.dumps(asdict(own)))
+    assert own.dependent
+    code, out, _ = explain(*call, "--no-color")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert f"{len(own.dependent)} of 8 tokens depend on the context" in " ".join(out.split())
+    for one in own.dependent:
+        assert f"{one.divergence:.2f}" in out
+    assert "no TEXT" in explain(*call[1:])[2]
+    code, _, err = explain(*call, "--method", "gradient")
+    assert (code, "name one method" in err) == (2, True)
+
+
+@pytest.mark.parametrize("per", ["token", "answer"])
+def test_a_heat_map_shows_the_segments_that_were_asked_for(explain: Explain, plain: str, per: str, tmp_path: Path):
+    given = {"answer": "good film", "by": "sentence", "per": per}
+    e = explain_answer(salience.load(plain), "A fine film. A bad film.", "input_x_gradient", **given)
+    (source, words, matrix), note = answers.capped(e)
+    assert source == ["sentence 1: A fine film.", "sentence 2: A bad film."]
+    assert note == ""
+    if per == "answer":
+        assert (words, matrix) == (["whole answer"], [[s.score for s in e.by("sentence")]])
+    else:
+        ends = [e.prompt_tokens - sum(a >= 12 for a, _ in e.source_offsets[: e.prompt_tokens]), e.prompt_tokens]
+        own = [[sum(row[: ends[0]]), sum(row[ends[0] : ends[1]])] for row in e.matrix]
+        means = [[sum(own[t][s] for t in tokens) / len(tokens) for s in (0, 1)] for _, tokens in e.answer_words()]
+        assert matrix == [pytest.approx(row, abs=1e-5) for row in means]
+    assert "5 strongest of 8 segments" in answers.capped(replace(e, rule="word"), most=5)[1]
+    image = tmp_path / "map.svg"
+    call = ("A fine film. A bad film.", "--answer", "good film", "--per", per, "--by", "sentence", "--svg", str(image))
+    assert explain(*call, "--method", "gradient")[0] == 0
+    assert "sentence 1: A fine film." in image.read_text("utf-8")
 
 
 def test_the_command_knows_the_methods_of_answers(capsys: pytest.CaptureFixture[str]):

@@ -12,12 +12,16 @@ from scipy.stats import spearmanr
 
 from salience.cli import checks, run
 from salience.core.prompts import Prompt
+from salience.data import source
 from salience.errors import BadInput
 from salience.evaluation.advice import advice, details
+from salience.evaluation.answer_runs import evaluate_answer_data
 from salience.evaluation.answers import ANSWER_METRICS, evaluate_answers, held_out
 from salience.evaluation.cases import CONTROLS, Case, variants
 from salience.generation import ANSWER_METHODS, explain_answer
+from salience.models import load
 from salience.models.huggingface.adapter import HuggingFace
+from salience.views.evaluation import to_json
 from shapes import build
 
 SENTENCES = ("The film was good.", "It was not bad.", "We saw it twice.", "The end was sad.")
@@ -218,9 +222,53 @@ def test_the_command_evaluates_the_models_own_answers(saved: Path, capsys: pytes
     assert (facts["ids"], facts["metrics"], facts["settings"]["by"]) == (["p0", "p1"], ["top_1_drop"], "word")
 
 
+def test_a_run_gives_the_table_of_the_evaluation_in_memory(saved: Path, capsys: pytest.CaptureFixture[str]):
+    rows = [(" ".join(SENTENCES[n:] + SENTENCES[:n]), f"{ANSWER.strip()}{'!' * n}") for n in range(4)]
+    data, out = saved / "four.jsonl", saved / "run"
+    lines = [json.dumps({"text": prompt, "answer": answer, "id": f"p{n}"}) for n, (prompt, answer) in enumerate(rows)]
+    data.write_text("\n".join([*lines, '{"text": " ", "answer": "x", "id": "no"}']), "utf-8")
+    given = ("--answer-column", "answer", "--method", "gradient", "--method", "lrp:rules=cp", "--json")
+    run_of = (*command(saved, *given, "--out", str(out), "--rows-per-part", "2", "--max-rejected", "0.5"),)
+    run_of = [str(data) if part == str(saved / "prompts.jsonl") else part for part in run_of]
+    assert run([*run_of, "--limit", "2"]) == 0
+    first = (out / "parts" / "part-00000.parquet").stat().st_mtime_ns
+    capsys.readouterr()
+    assert run(run_of) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (out / "parts" / "part-00000.parquet").stat().st_mtime_ns == first, "a finished part was computed again"
+    prompts, answers = zip(*rows, strict=True)
+    own = evaluate_answers(
+        load(saved / "lm"), prompts, ["gradient", "lrp:rules=cp"], answers=answers, ids=[f"p{n}" for n in range(4)]
+    )
+    stored = json.loads(to_json(own))
+    assert facts["ids"] == stored["ids"] == ["p0", "p1", "p2", "p3"]
+    assert facts["settings"] == stored["settings"]
+    for a, b in zip(facts["cells"], stored["cells"], strict=True):
+        assert (a["method"], a["metric"]) == (b["method"], b["metric"])
+        assert [v is None for v in a["values"]] == [v is None for v in b["values"]]
+        assert [v for v in a["values"] if v is not None] == pytest.approx([v for v in b["values"] if v is not None])
+    with pytest.raises(BadInput, match=r"settings\.by = 'sentence', not 'word'"):
+        data = source(data, target="answer", id="id")
+        evaluate_answer_data(saved / "lm", data, out, ["gradient", "lrp:rules=cp"], by="word", rows_per_part=2)
+
+
+def test_chats_and_questions_with_passages_are_evaluated(saved: Path, capsys: pytest.CaptureFixture[str]):
+    data = saved / "asked.jsonl"
+    data.write_text(json.dumps({"text": "good?", "of": ["The film was good.", {"text": "Sad.", "name": "x"}]}), "utf-8")
+    given = ("evaluate", "--data", str(data), "--model", str(saved / "lm"), "--generate", "3", "--quiet", "--json")
+    more = ("--context-column", "of", "--by", "document", "--method", "gradient", "--metric", "top_1_drop")
+    assert run([*given, *more]) == 0
+    here = json.loads(capsys.readouterr().out)
+    assert run([*given, *more, "--out", str(saved / "asked")]) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert [c["values"] for c in here["cells"]] == [pytest.approx(c["values"]) for c in there["cells"]]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (("--generate", "3", "--workers", "2"), "add --out, its folder"),
+        (("--chat-column", "text"), "add --answer-column or --generate"),
         (("--by", "word"), "add --answer-column or --generate"),
         (("--answer-column", "answer", "--generate", "3"), "exclude each other"),
         (("--generate", "3", "--target", "good"), "--target is not for the answers"),

@@ -221,6 +221,32 @@ def test_context_cite_is_the_lasso_of_the_log_odds_on_the_same_masks():
 # ------------------------------------------------------------------------------------------------------ dependence
 
 
+@pytest.mark.parametrize("method", ["context_cite", "lime"])
+def test_no_random_prompt_is_empty(method: str):
+    """A fourth of all masks would erase both sentences, and an answer needs something before its first token."""
+    lm = model("llama_lm")
+    settings = {"erase": "delete", "samples": 32, "by": "sentence", "per": "answer"}
+    seen = list[int]()
+    plain = type(lm.network).__call__
+
+    def counting(self, batch, *args, **kwargs):
+        seen.extend(batch.mask.sum(1).tolist())
+        return plain(self, batch, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(lm.network), "__call__", counting)
+        e = explain_answer(lm, PROMPT, method, answer=ANSWER, **settings)
+    assert min(seen) >= len(e.answer_tokens)
+    assert all(s.score for s in e.by("sentence"))
+
+
+@pytest.mark.parametrize("method", ["occlusion", "context_cite", "kernel_shap"])
+def test_a_prompt_that_would_be_deleted_whole_is_refused(method: str):
+    settings = {"erase": "delete", "by": "sentence", "per": "answer"}
+    with pytest.raises(BadInput, match="nothing would be left of a prompt before its answer; erase by replacing"):
+        explain_answer(model("llama_lm"), "The film was good.", method, answer=ANSWER, **settings)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dependence_on_a_context_is_that_of_the_literal_version(shape: str):
     lm, question, context = model(shape), "Was it good?", ["The film was bad.", "We saw it twice."]

@@ -7,6 +7,7 @@ import shutil
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,7 +21,17 @@ from salience.core.target import Target
 from salience.core.types import Attribution, Batch, Model, Site, Targets
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from salience.explanations.explainer import explain_each, prepare
-from salience.methods.decoding import TOLERANCE, _sample, coherence, decode_layers, find_head, fit_head
+from salience.methods import decoding
+from salience.methods.decoding import (
+    TOLERANCE,
+    _sample,
+    automatic_layer,
+    certain,
+    coherence,
+    decode_layers,
+    find_head,
+    fit_head,
+)
 from salience.methods.layers import layer_saliency
 from salience.models.heads import FittedHead
 from salience.models.huggingface.head import extract_head
@@ -453,6 +464,33 @@ def test_the_automatic_layer_is_the_deepest_coherent_one_and_is_chosen_once(fold
     run(model)
     handle.remove()
     assert len(passes) > 4, "changed weights ask for a new search"
+
+
+@pytest.mark.filterwarnings("ignore::salience.errors.TruncatedText")
+@pytest.mark.parametrize("tolerance", [TOLERANCE, 0.01, 100.0])
+def test_the_layer_is_that_of_all_texts_and_no_more_are_read_than_it_takes(tolerance: float, monkeypatch):
+    model = build("gpt2_lm")
+    curve = {c.layer: c.log_probability for c in coherence(model, _sample()) if 0 < c.layer < model.layers}
+    monkeypatch.setattr(decoding, "TOLERANCE", tolerance)
+    read, plain = list[int](), decoding._text_sums
+    monkeypatch.setattr(
+        decoding, "_text_sums", lambda model, batch, *more: read.append(len(batch)) or plain(model, batch, *more)
+    )
+    head = dataclasses.replace(model.lm_head(), layers={})
+    chosen = automatic_layer(model, head)
+    assert chosen == max(layer for layer, value in curve.items() if value >= max(curve.values()) - tolerance)
+    assert 8 <= sum(read) <= len(_sample())
+    if tolerance == 100:
+        assert sum(read) == 8, "no layer is near the limit"
+
+
+def test_a_choice_is_certain_where_every_layer_is_far_from_the_limit():
+    sizes = np.array([3, 5, 4, 6])
+    noise = np.array([0.1, -0.2, 0.1, 0.0])
+    best = -1.0 * sizes
+    far, near = best - 3 * TOLERANCE * sizes + noise, best - TOLERANCE * sizes + noise
+    assert certain(np.stack([best, far]), sizes)
+    assert not certain(np.stack([best, far, near]), sizes)
 
 
 @pytest.mark.parametrize(("shape", "last"), [("bert", False), ("gpt2", False), ("pooled_bilstm", True)])

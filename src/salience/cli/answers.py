@@ -17,11 +17,24 @@ from salience.errors import BadInput, choose
 
 if TYPE_CHECKING:
     from salience.core.types import Model
-    from salience.generation import AnswerExplanation
+    from salience.generation import AnswerExplanation, ContextDependence
 
-SINGLE = ("--answer", "--against-answer", "--chat", "--context", "--token")
-"""Options about a single prompt."""
-OF_DATA = ("--answer-column", "--chat-column")
+SINGLE = {
+    "--answer": "name the column of answers with --answer-column",
+    "--against-answer": "name the column of the answers to compare with by --against-answer-column",
+    "--chat": "name the column of chats with --chat-column",
+    "--context": "name the column of passages with --context-column",
+    "--token": "leave it out",
+    "--dependence": "leave it out",
+}
+"""Options about a single prompt, and what to do instead for a data set."""
+OF_DATA = ("--answer-column", "--against-answer-column", "--chat-column", "--context-column")
+
+
+NOT_DEPENDENCE = (
+    "--against-answer", "--by", "--generation", "--per", "--segments", "--through-answer", "--token",
+)  # fmt: skip
+"""Options that have no meaning for the dependence on a context."""
 
 
 def answers_in_words(name: str) -> bool:
@@ -63,6 +76,7 @@ class AnswerCall:
                 "--token chooses what the terminal colours; leave it out with --json, --html and --per answer"
             )
         self._check_data(data_only)
+        self._check_dependence()
         if not answers_in_words(self.model.model):
             for name in question.methods:
                 choose(name, ANSWER_METHODS, "method", "an answer")
@@ -74,9 +88,27 @@ class AnswerCall:
                 raise BadInput(f"{extra[0]} is only used with --data, which names a whole data set")
             return
         if single := [name for name in self.given if name in SINGLE]:
-            raise BadInput(f"{single[0]} is for a single prompt; leave it out with --data")
+            raise BadInput(f"{single[0]} is for a single prompt; with --data, {SINGLE[single[0]]}")
+        if self.answer.against_answer_column is not None and self.answer.answer_column is None:
+            raise BadInput("--against-answer-column compares given answers; name their column with --answer-column")
+        if self.answer.chat_column is not None and self.answer.context_column is not None:
+            raise BadInput("a chat holds its own context; choose one of --chat-column and --context-column")
         if self.data.target_column is not None:
             raise BadInput("--target-column names labels; name the column of answers with --answer-column")
+
+    def _check_dependence(self) -> None:
+        if not self.answer.dependence or self.data.data is not None:
+            return
+        if self.answer.passages is None:
+            raise BadInput("--dependence compares the answer with and without its context; name it with --context")
+        if extra := [name for name in self.given if name in NOT_DEPENDENCE] or [
+            f"--{k}" for k, _ in self.display.files
+        ]:
+            raise BadInput(f"--dependence prints the tokens that depend on the context; leave out {extra[0]}")
+        if self.kind != "log_probability" or len(self.question.methods) > 1:
+            raise BadInput(
+                "--dependence explains log-probabilities by one method; leave out --kind, and name one method"
+            )
 
     def load(self) -> "Model":
         from salience.models import load
@@ -150,6 +182,37 @@ def explain_answers(call: AnswerCall, texts: Sequence[str]) -> None:
             for row in explain_each_answer(loaded, prompts, request, answers, against, call.tokens(), how):
                 step()
                 show(row)
+
+
+def show_dependence(call: AnswerCall, texts: Sequence[str]) -> None:
+    """Show which tokens of the answer to each question depend on the context."""
+    if not texts:
+        raise BadInput("no TEXT; pass a question about the passages of --context")
+    from salience.data.prompts import read_passages
+
+    passages, answers = read_passages(str(call.answer.passages)), _one_each(call.answer.answers, len(texts), "--answer")
+    from salience.core.characters import to_json
+    from salience.generation import context_dependence
+    from salience.generation.explaining import DEFAULT
+
+    (method,), settings, loaded = call.methods or (DEFAULT,), call.settings(), call.load()
+    with progress_bar(len(texts), call.data.quiet) as step:
+        for question, answer in zip(texts, answers or [None] * len(texts), strict=True):
+            result = context_dependence(loaded, question, passages, answer, method, generate=call.tokens(), **settings)
+            step()
+            if call.display.as_json:
+                click.echo(to_json(asdict(result)))
+            else:
+                _print_dependence(result, call.display)
+
+
+def _print_dependence(result: "ContextDependence", display: Display) -> None:
+    from rich.console import Console
+
+    from salience.views.dependence import terminal
+
+    console = Console(no_color=True if display.plain else None, highlight=False, emoji=False, markup=False)
+    console.print(terminal(result, width=console.width))
 
 
 def _prompts(texts: Sequence[str], answer: AnswerOptions) -> Sequence[object]:
@@ -228,7 +291,8 @@ def _document(kind: str, results: "Sequence[AnswerExplanation]", level: str) -> 
 def explain_answer_data(call: AnswerCall) -> None:
     """Explain the answers to a whole data set into a run folder."""
     data = replace(call.data, target_column=call.answer.answer_column)
-    source = source_of(str(data.data), {**asdict(data), "chat_column": call.answer.chat_column})
+    named = {name: getattr(call.answer, name) for name in ("chat_column", "context_column", "against_answer_column")}
+    source = source_of(str(data.data), {**asdict(data), **named})
     if data.out is None and not data.dry_run:
         raise BadInput("--data needs --out, the run folder to write, or --dry-run")
     from salience.generation.runs import ROWS, answering

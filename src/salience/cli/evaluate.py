@@ -97,6 +97,8 @@ RUN_OPTIONS = ("engine", "workers", "address", "rows_per_part", "max_rejected")
 @click.option("--label-column", metavar="NAME", help="Column of the labels, for --spans sentiments.")
 @DELIMITER
 @click.option("--answer-column", metavar="NAME", help="Column of a language model's answers to the prompts in --data.")
+@click.option("--chat-column", metavar="NAME", help="For answers: column of chats, instead of texts.")
+@click.option("--context-column", metavar="NAME", help="For answers: column of lists of passages.")
 @click.option("--generate", type=COUNT, metavar="N", help="Evaluate the model's own answers, of at most N tokens.")
 @click.option(
     "--by",
@@ -129,7 +131,9 @@ RUN_OPTIONS = ("engine", "workers", "address", "rows_per_part", "max_rejected")
     help="With --out: number of processes, or of actors on a cluster.  [default: auto]",
 )
 @click.option("--address", metavar="ADDRESS", help="With --out: address of the Ray cluster.  [default: this machine]")
-@click.option("--rows-per-part", type=COUNT, metavar="N", help="With --out: rows per file.  [default: 1000]")
+@click.option(
+    "--rows-per-part", type=COUNT, metavar="N", help="With --out: rows per file.  [default: 1000; 20 of answers]"
+)
 @click.option(
     "--max-rejected",
     type=FRACTION,
@@ -151,10 +155,8 @@ def evaluate(model: ModelOptions, **options: Any) -> None:
     answers = _asks_answers(options)
     _check(model, options, answers=answers)
     with _files(options) as write:
-        if answers:
-            evaluation = _of_answers(model, options)
-        else:
-            evaluation = _in_memory(model, options) if options["out"] is None else _into_folder(model, options)
+        in_memory, into_folder = (_of_answers, _answers_into_folder) if answers else (_in_memory, _into_folder)
+        evaluation = (in_memory if options["out"] is None else into_folder)(model, options)
         write(evaluation)
     _print(evaluation, options)
 
@@ -162,14 +164,15 @@ def evaluate(model: ModelOptions, **options: Any) -> None:
 def _asks_answers(options: Mapping[str, Any]) -> bool:
     """Whether answers are evaluated; raises for options that are not for them."""
     if options["answer_column"] is None and options["generate"] is None:
-        if options["by"] is not None:
-            raise BadInput("--by is for the answers of a language model; add --answer-column or --generate")
+        if given := [name for name in ("by", "chat_column", "context_column") if options[name] is not None]:
+            name = given[0].replace("_", "-")
+            raise BadInput(f"--{name} is for the answers of a language model; add --answer-column or --generate")
         return False
     if options["answer_column"] is not None and options["generate"] is not None:
         raise BadInput("--answer-column and --generate exclude each other; leave one out")
     if options["data"] is None:
         raise BadInput("answers are to the prompts of --data; name the file that holds them")
-    if given := [name for name in (*NOT_FOR_ANSWERS, *RUN_OPTIONS) if options[name]]:
+    if given := [name for name in NOT_FOR_ANSWERS if options[name]]:
         raise BadInput(f"--{given[0].replace('_', '-')} is not for the answers of a language model; leave it out")
     return True
 
@@ -177,7 +180,6 @@ def _asks_answers(options: Mapping[str, Any]) -> bool:
 NOT_FOR_ANSWERS = (
     "run",
     "explanations",
-    "out",
     "target",
     "pair_column",
     "rationale_column",
@@ -187,6 +189,7 @@ NOT_FOR_ANSWERS = (
 
 
 def _of_answers(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
+    _check_no_run_options(options)
     from salience.data.prompts import read_prompts
     from salience.evaluation.answers import evaluate_answers
     from salience.models import load
@@ -210,6 +213,29 @@ def _of_answers(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation"
         )
 
 
+def _answers_into_folder(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
+    from salience.evaluation.answer_runs import evaluate_answer_data
+    from salience.models.loading import Checkpoint
+
+    source = source_of(options["data"], {**options, "target_column": options["answer_column"]})
+    named = {name: options[name] for name in ("by", "erase", "generate", *RUN_OPTIONS) if options[name] is not None}
+    return _resumable(
+        options,
+        lambda report: evaluate_answer_data(
+            Checkpoint(model.model, model.options),
+            source,
+            options["out"],
+            options["methods"] or None,
+            metrics=options["metrics"] or None,
+            seed=options["seed"],
+            budget=model.budget,
+            limit=options["limit"],
+            report=report,
+            **named,
+        ),
+    )
+
+
 def _check(model: ModelOptions, options: Mapping[str, Any], *, answers: bool) -> None:
     """Raise for names, data, runs and models that do not exist, before the imports that take seconds."""
     check = check_answer_methods if answers else check_names
@@ -225,8 +251,7 @@ def _check(model: ModelOptions, options: Mapping[str, Any], *, answers: bool) ->
 
 
 def _in_memory(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
-    if given := [name for name in RUN_OPTIONS if options[name] is not None]:
-        raise BadInput(f"--{given[0].replace('_', '-')} is for a run over a whole data set; add --out, its folder")
+    _check_no_run_options(options)
     from salience.evaluation.evaluator import evaluate as evaluated
     from salience.models import load
     from salience.views.progress import counted
@@ -245,6 +270,11 @@ def _in_memory(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
         )
 
 
+def _check_no_run_options(options: Mapping[str, Any]) -> None:
+    if given := [name for name in RUN_OPTIONS if options[name] is not None]:
+        raise BadInput(f"--{given[0].replace('_', '-')} is for a run over a whole data set; add --out, its folder")
+
+
 def _into_folder(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation":
     if options["data"] is None or options["run"] is not None or options["explanations"] is not None:
         raise BadInput("--out evaluates the texts of --data; name them, and leave out --run and --explanations")
@@ -252,19 +282,27 @@ def _into_folder(model: ModelOptions, options: Mapping[str, Any]) -> "Evaluation
     from salience.models.loading import Checkpoint
 
     given = {name: options[name] for name in RUN_OPTIONS if options[name] is not None}
+    return _resumable(
+        options,
+        lambda report: evaluate_data(
+            Checkpoint(model.model, model.options),
+            source_of(options["data"], options),
+            options["out"],
+            options["methods"] or None,
+            budget=model.budget,
+            limit=options["limit"],
+            report=report,
+            **{"workers": "auto", **given},
+            **_question(options),
+        ),
+    )
+
+
+def _resumable(options: Mapping[str, Any], work: "Callable[[Report], Evaluation]") -> "Evaluation":
+    """Call ``work``, which writes a run folder, with a report of its progress."""
     try:
         with _reporter(options["quiet"]) as report:
-            evaluation = evaluate_data(
-                Checkpoint(model.model, model.options),
-                source_of(options["data"], options),
-                options["out"],
-                options["methods"] or None,
-                budget=model.budget,
-                limit=options["limit"],
-                report=report,
-                **{"workers": "auto", **given},
-                **_question(options),
-            )
+            evaluation = work(report)
     except KeyboardInterrupt:
         if not options["quiet"]:
             click.echo("Stopped. Finished parts are saved; run the same command to resume.", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli.answers import AnswerCall, answers_in_words, explain_answer_data, explain_answers
+from salience.cli.answers import AnswerCall, answers_in_words, explain_answer_data, explain_answers, show_dependence
 from salience.cli.checks import check_model, check_names
 from salience.cli.datasets import print_estimate, run_data
 from salience.cli.interactions import check_interactions, explain_pairs
@@ -55,6 +55,7 @@ WINDOW = 32
         'salience explain "The capital of France is" --model my-lm --answer Paris --against-answer London',
         "salience explain --chat chat.json --model my-lm --generate 64 --by turn",
         'salience explain "Who won?" --context passages.jsonl --model my-lm --generate 64 --by document',
+        'salience explain "Who won?" --context passages.jsonl --model my-lm --generate 64 --dependence',
         'salience explain --model my-translator "Ein Mann schläft."        (which word made each word)',
     )
 )
@@ -111,7 +112,8 @@ def explain(
         call = AnswerCall(model, question, answer, display, data, _given_kind(context, question), asked)
         call.check(data_only=_data_only(context))
         if data.data is None:
-            explain_answers(call, [str(text) for text in _texts(texts, ())[: data.limit]] if texts else [])
+            show = show_dependence if answer.dependence else explain_answers
+            show(call, [str(text) for text in _texts(texts, ())[: data.limit]] if texts else [])
         else:
             _check_run_only(texts, pairs, decoded, display)
             check_engine(data.engine, data.address)

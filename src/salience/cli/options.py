@@ -260,8 +260,11 @@ class AnswerOptions:
     per: Any
     through_answer: bool
     token: str | None
+    dependence: bool
     answer_column: str | None
+    against_answer_column: str | None
     chat_column: str | None
+    context_column: str | None
 
     @property
     def how(self) -> dict[str, Any]:
@@ -300,8 +303,13 @@ answer_options = gathered(
     ),
     click.option("--through-answer", is_flag=True, help="Pass credit of the answer's own tokens on to the prompt."),
     click.option("--token", metavar="N|WORD", help="Colour the prompt by the Nth token, or a part, of the answer."),
+    click.option(
+        "--dependence", is_flag=True, help="Show the tokens of the answer that depend on --context, and on which cues."
+    ),
     click.option("--answer-column", metavar="NAME", help="With --data: column of the answers."),
+    click.option("--against-answer-column", metavar="NAME", help="With --data: column of answers to compare with."),
     click.option("--chat-column", metavar="NAME", help="With --data: column of chats, instead of texts."),
+    click.option("--context-column", metavar="NAME", help="With --data: column of lists of passages."),
 )
 
 
@@ -471,6 +479,8 @@ def source_of(name: str | Path, options: Mapping[str, Any], *, labelled: bool = 
         subset=options.get("subset"),
         target=options.get("target_column"),
         chat=options.get("chat_column"),
+        context=options.get("context_column"),
+        against=options.get("against_answer_column"),
         keep=options.get("keep") or (),
     )
 

@@ -4,15 +4,18 @@ import gzip
 import json
 import os
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 from salience.core.prompts import Passage, Prompt
+from salience.core.settings import shortened
 from salience.data.formats import format_of, reading
 from salience.data.rows import all_rows
 from salience.data.source import Source, source
-from salience.data.values import Rejected
+from salience.data.values import Rejected, Row
 from salience.errors import BadInput
 
 NAMES = ("title", "name")
@@ -50,12 +53,35 @@ def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
     return passages
 
 
+def prompt_reader(source: Source | None) -> Callable[[Row], Prompt]:
+    """Return what reads the prompt of a row: its text, its chat, or its passages with its text as the question."""
+    if source is not None and source.chat is not None:
+        return lambda row: Prompt.of(json.loads(str(row.text)))
+    if source is not None and source.context is not None:
+        return lambda row: Prompt.with_context(str(row.text), passages_of(json.loads(str(row.context))))
+    return lambda row: Prompt.of(row.text)
+
+
+def passages_of(items: Sequence[object]) -> list[object]:
+    """Passages as they are written in a list: texts, or objects with ``text`` and perhaps ``title`` or ``name``."""
+    return [_passage(item) for item in items]
+
+
+def _passage(item: object) -> object:
+    if not isinstance(item, Mapping):
+        return item
+    fields = cast(Mapping[str, object], item)
+    if not isinstance(text := fields.get("text"), str):
+        raise BadInput(f"a passage is a text, or an object with 'text'; there is {shortened(dict(fields))}")
+    return Passage(text, next((str(fields[key]) for key in NAMES if fields.get(key)), None))
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A prompt of a data set, with its answer if there is a column of answers."""
 
     id: str
-    prompt: str
+    prompt: Prompt
     answer: str | None
 
 
@@ -63,13 +89,17 @@ def read_prompts(data: Source, answer_column: str | None = None, limit: int | No
     """Read the prompts of a data set, one per row, with their answers."""
     keep = () if answer_column is None else (answer_column,)
     rows: list[Asked] = []
+    read = prompt_reader(data)
     for row in islice(all_rows(replace(data, keep=keep)), limit):
         if isinstance(row, Rejected):
             raise BadInput(f"line {row.line} of {row.file}: {row.reason}")
         answer = dict(row.kept).get(answer_column or "")
         if answer_column is not None and not answer:
             raise BadInput(f"prompt {row.id!r} of {data.name} has no answer in the column {answer_column!r}")
-        rows.append(Asked(str(row.id), str(row.text), answer))
+        try:
+            rows.append(Asked(str(row.id), read(row), answer))
+        except BadInput as error:
+            raise BadInput(f"prompt {row.id!r} of {data.name}: {error}") from error
     if not rows:
         raise BadInput(f"{data.name} holds no prompts")
     return rows

@@ -150,6 +150,8 @@ def _row(source: Source, number: int, line: int, cells: Mapping[str, object]) ->
         None if source.rationale is None else _rationale(cells, source, text),
         None if source.target is None else _label(cells, source.target),
         tuple((name, _kept(cells, name)) for name in source.keep),
+        None if source.context is None else _passages(cells, source.context),
+        None if source.against is None else _string(cells, source.against),
     )
 
 
@@ -166,6 +168,18 @@ def _chat(cells: Mapping[str, object], name: str) -> str:
     if not isinstance(value, list | dict):
         raise Refused(f"column {name!r} is not a chat: expected a list of messages with role and content")
     return text
+
+
+def _passages(cells: Mapping[str, object], name: str) -> str:
+    """Passages as a JSON list; formats without lists hold JSON already, and any other text is the only passage."""
+    value = cells.get(name)
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    text = _string(cells, name)
+    try:
+        return text if isinstance(json.loads(text), list) else json.dumps([text], ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return json.dumps([text], ensure_ascii=False)
 
 
 def _kept(cells: Mapping[str, object], name: str) -> str | None:

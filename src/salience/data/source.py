@@ -33,6 +33,8 @@ def source(
     keep: Sequence[str] = (),
     delimiter: str | None = None,
     chat: str | None = None,
+    context: str | None = None,
+    against: str | None = None,
 ) -> Source:
     """Describe a data source and check that it exists and has the named columns.
 
@@ -43,7 +45,9 @@ def source(
     explain instead of the predictions. ``rationale`` is the column of human rationales: lists of [start, end]
     ``spans``, or the words' ``sentiments``. ``keep`` names other columns that a run keeps with the explanations.
     ``delimiter`` separates the fields of CSV files, if not a comma. ``chat`` is the column of chats, lists of messages
-    with role and content, which are read instead of texts.
+    with role and content, which are read instead of texts; ``context`` is the column of the passages that the texts are
+    questions about. For answers of language models, ``target`` is the column of the answers to explain, and ``against``
+    that of the ones they are compared with.
     """
     choose(spans, get_args(Spans), "unit of spans")
     if spans == "sentiments" and rationale is not None and label is None:
@@ -57,9 +61,10 @@ def source(
     if not files:
         split = library.one_split(located, subset, split)
     kept = tuple(dict.fromkeys([keep] if isinstance(keep, str) else keep))
-    checked = Source(
-        located, files, text, pair, id, label, rationale, spans, split, subset, target, kept, delimiter, chat
-    )
+    if chat is not None and context is not None:
+        raise BadInput("a chat holds its own context; name a column of chats, or one of passages, not both")
+    names = (text, pair, id, label, rationale, spans, split, subset, target, kept, delimiter, chat, context, against)
+    checked = Source(located, files, *names)
     has_rows = [_has_rows(checked, file) for file in checked.files or (checked.name,)]
     if not any(has_rows):
         raise BadInput(f"{located} holds no rows; expected at least one text")

@@ -31,11 +31,16 @@ class Source:
     """The separator of CSV files, if it is not that of their ending."""
     chat: str | None = None
     """The column of chats, which are read instead of texts."""
+    context: str | None = None
+    """The column of passages that the texts are questions about."""
+    against: str | None = None
+    """The column of answers that those of ``target`` are compared with."""
 
     @property
     def columns(self) -> list[str]:
         """The columns to read, without duplicates."""
-        named = (self.chat or self.text, self.pair, self.id, self.label, self.rationale, self.target, *self.keep)
+        named = (self.chat or self.text, self.pair, self.id, self.label, self.rationale, self.target)
+        named += (self.context, self.against, *self.keep)
         return list(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -58,6 +63,10 @@ class Row:
     """The label to explain instead of the prediction."""
     kept: tuple[tuple[str, str | None], ...] = ()
     """Other columns to keep, by name; values that are not strings are JSON."""
+    context: str | None = None
+    """A JSON list of the passages that the text is a question about."""
+    against: str | None = None
+    """The answer that ``target`` is compared with."""
 
 
 @dataclass(frozen=True, slots=True)

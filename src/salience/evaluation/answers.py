@@ -68,10 +68,7 @@ def evaluate_answers(
         raise BadInput("there are no prompts to evaluate on; pass at least one")
     if answers is not None and len(answers) != len(prompts):
         raise BadInput(f"there are {len(answers)} answers for {len(prompts)} prompts; pass one for each")
-    chosen = [m for m in as_list(method or ANSWER_DEFAULTS) if m not in CONTROLS]
-    if not chosen:
-        raise BadInput(f"{', '.join(CONTROLS)} are always measured; name a method to compare them with")
-    asked = Measuring(variants(lm, chosen, by, erase), _find(metrics), erase, masks, seed)
+    asked = measuring(lm, method, metrics, by, erase, masks, seed)
     rows: list[dict[str, list[float]]] = []
     for case in _cases(lm, prompts, answers, by, generate):
         rows.append(asked(case))
@@ -79,6 +76,22 @@ def evaluate_answers(
             report(len(rows), len(prompts))
     values = {m.name: np.array([row[m.name] for row in rows]) for m in asked.metrics}
     return tabulated(lm.name, asked, values, ids or [str(n) for n in range(1, len(rows) + 1)], by)
+
+
+def measuring(
+    lm: HuggingFace,
+    method: AnyMethod | Sequence[AnyMethod] | None,
+    metrics: Sequence[str] | None,
+    by: By,
+    erase: Erasure,
+    masks: int,
+    seed: int,
+) -> "Measuring":
+    """Look up methods and metrics; see :func:`evaluate_answers`."""
+    chosen = [m for m in as_list(method or ANSWER_DEFAULTS) if m not in CONTROLS]
+    if not chosen:
+        raise BadInput(f"{', '.join(CONTROLS)} are always measured; name a method to compare them with")
+    return Measuring(variants(lm, chosen, by, erase), _find(metrics), erase, masks, seed)
 
 
 def _cases(

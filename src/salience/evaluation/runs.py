@@ -132,7 +132,7 @@ class Evaluating:
     def table(self, measurement: Measurement, folder: Path, seed: int) -> Evaluation:
         """The table of a finished run."""
         run = Run(folder, read_manifest(folder))
-        stored = _Stored(run.dataset)
+        stored = Stored(run.dataset)
         methods = tuple(columns(measurement.methods))
         values = {m.name: stored.values(m.name) for m in measurement.metrics}
         return tabulate(
@@ -187,7 +187,7 @@ class Evaluator:
         passes = dict.fromkeys(range(len(rows)), 0)
         for done in self.measurement(Texts(encoded, [self.target] * len(rows), rationales, {})):
             if isinstance(done, Numbers):
-                yield _to_table(rows, done)
+                yield numbers_table(rows, done)
             else:
                 passes |= {i: passes[i] + 1 for i in done}
                 yield [i for i in done if passes[i] == self.measurement.passes]
@@ -201,7 +201,7 @@ def _curves(metric: str) -> str:
     return f"{metric}_curve"
 
 
-def _to_table(rows: Sequence[Row], numbers: Numbers) -> pa.Table:
+def numbers_table(rows: Sequence[Row], numbers: Numbers) -> pa.Table:
     """One row per text; a number that is undefined is null."""
     settings = {m: [json.dumps(s, ensure_ascii=False)] * len(rows) for m, s in numbers.settings.items()}
     gaps = {m: _struct({gap: _nullable(x) for gap, x in of.items()}) for m, of in numbers.gaps.items()}
@@ -234,10 +234,13 @@ def _nullable(x: np.ndarray) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class Stored:
     """The numbers of a finished run, read a column at a time. Its parts are checked once."""
 
     data: ds.Dataset
+
+    def ids(self) -> list[str]:
+        return [one for batch in self.data.to_batches(columns=["id"]) for one in batch.column(0).to_pylist()]
 
     def values(self, metric: str) -> np.ndarray:
         """Texts × methods."""

@@ -2,14 +2,16 @@
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from numpy import ndarray
+from torch import Tensor
 
 from salience.core.erasure import Erasure
 from salience.core.randomness import generators
 from salience.core.rows import erased_values
 from salience.core.settings import NotNegative, Pairs, Seed
 from salience.core.types import Attribution, Batch, Model, Targets
-from salience.methods.perturbation import Unit, coalitions, spread, unit_numbers
+from salience.methods.perturbation import Unit, coalitions, fewest_units, spread, unit_numbers
 
 PRECISION = 1e-10
 MOST_SWEEPS = 10_000
@@ -31,7 +33,8 @@ def context_cite(
 
     For random masks v, half of the segments each, y(v) = log p − log(1 − p) with p = p(answer | prompt without the
     rest), per token of the answer; the weights minimise ½ mean_v (y − b − w·v)² + regularization · ‖w‖₁ over
-    standardised masks. The gap ``fit`` is 1 − R².
+    standardised masks. A mask keeps at least one segment if nothing of the prompt is outside of them. The gap ``fit``
+    is 1 − R².
 
     Paper: Cohen-Wang et al. 2024, ContextCite: Attributing Model Generation to Context, arXiv:2409.00729
     Cost: samples forward
@@ -39,14 +42,19 @@ def context_cite(
     """
     units = unit_numbers(batch, unit)
     counts = (units.amax(1) + 1).tolist()
-    drawn = [
-        torch.rand(samples, n, generator=rng) < 0.5 for n, rng in zip(counts, generators(batch, seed), strict=True)
-    ]
+    fewest = fewest_units(model, batch, units, erase)
+    drawn = [_masks(samples, n, low, rng) for n, low, rng in zip(counts, fewest, generators(batch, seed), strict=True)]
     values = erased_values(model, batch, target, coalitions(units, drawn), erase).double().cpu().split(samples)
     tokens = _tokens(target)
     fits = [_fit(z.numpy(), y.numpy(), n, regularization) for z, y, n in zip(drawn, values, tokens, strict=True)]
     scores = spread(units, [torch.from_numpy(w) for w, _ in fits])
     return Attribution(scores, gaps={"fit": torch.tensor([gap for _, gap in fits])}, settings={"erase": erase})
+
+
+def _masks(samples: int, n: int, fewest: int, rng: torch.Generator) -> Bool[Tensor, "m u"]:
+    """Segments to keep, each with probability ½, but the ``fewest`` with the lowest numbers in any case."""
+    numbers = torch.rand(samples, n, generator=rng)
+    return (numbers < 0.5) | (numbers.argsort(1).argsort(1) < min(fewest, n - 1))
 
 
 def _tokens(target: Targets) -> list[int]:

@@ -101,9 +101,18 @@ class AnswerExplanation:
 
     def chosen_segments(self) -> list[Segment] | None:
         """The segments that the explanation was asked for, or None."""
-        if self.expression is not None:
-            return self.segments(self.expression)
-        return None if self.rule is None else self.by(self.rule)
+        found = self._chosen()
+        return None if found is None else self._scored(found)
+
+    def segment_matrix(self) -> list[list[float]]:
+        """The scores of the chosen segments for each token of the answer: one row per token."""
+        found, size = self._chosen() or [], self.prompt_tokens
+        offsets, special = self.source_offsets[:size], self.special[:size]
+        return [sums(found, offsets, [v or 0.0 for v in row[:size]], special)[0] for row in self.matrix]
+
+    def _chosen(self) -> list[Part] | None:
+        rule = self.rule if self.expression is None else pattern(self.expression)
+        return None if rule is None else segments(self.prompt, rule, self.parts)
 
     def _scored(self, found: Sequence[Part]) -> list[Segment]:
         size = self.prompt_tokens

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from salience.core.files import complete
-from salience.core.prompts import Prompt
 from salience.core.text import Encoded
 from salience.core.types import Model
 from salience.data import Row, Source
@@ -19,7 +18,6 @@ from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, as_list, columns, settled
 from salience.generation.explaining import (
     GENERATED,
-    LanguageModel,
     Per,
     Request,
     as_language_model,
@@ -29,6 +27,7 @@ from salience.generation.explaining import (
 )
 from salience.generation.explanation import AnswerExplanation
 from salience.generation.parts import answer_explanations, answer_table
+from salience.generation.rows import Asking, asking, check_columns, generated_by
 from salience.generation.segments import By
 from salience.runs.driver import RunOptions, RunProgress, process_data
 from salience.runs.explaining import recorded
@@ -65,7 +64,8 @@ def explain_answer_data(
 
     The answers are explained as by :func:`explain_answers`, and the run is that of :func:`salience.explain_data`: if it
     is stopped, the same call resumes it. ``data`` are the texts of prompts, or a :func:`salience.data.source` that
-    names the column of chats with ``chat``. Answers are generated, or given by the column that is named as ``target``.
+    names the column of chats with ``chat``, or that of passages with ``context``. Answers are generated, or given by
+    the column that is named as ``target``, and compared with those of ``against``.
 
     >>> explain_answer_data("my-lm", "prompts.jsonl", "run", generate=64, by="sentence")         # doctest: +SKIP
     """
@@ -106,22 +106,22 @@ class Answering:
     def settled(
         self, model: Model, source: Source, _limit: int | None, _earlier: Mapping[str, Any] | None, /
     ) -> "Answering":
-        if source.pair is not None:
-            raise BadInput("a prompt is one text; leave out the column of second texts (pair)")
-        self._request(model)
-        if source.target is None:
-            as_language_model(model).generation_settings(**self.generation)  # refuses unknown settings
-        return replace(self, source=source)
+        check_columns(as_language_model(model), source, self.generation)
+        # Another answer has other tokens, so that only whole answers can be compared.
+        form = self.form if source.against is None else {**self.form, "per": "answer"}
+        own = replace(self, source=source, form=form)
+        own._request(model)
+        return own
 
     def identity(self, model: Model) -> dict[str, Any]:
-        lm, request = as_language_model(model), self._request(model)
-        how = None if self.source and self.source.target else lm.generation_settings(**self.generation)
-        return {"methods": recorded(request.methods), "answers": dict(self.form), "generation": how}
+        how = generated_by(as_language_model(model), self.source, self.generation)
+        return {"methods": recorded(self._request(model).methods), "answers": dict(self.form), "generation": how}
 
     def on(self, model: Model) -> "Answerer":
         lm, request = as_language_model(model), self._request(model)
-        read = _text if self.source is None or self.source.chat is None else _chat
-        return Answerer(lm, replace(request, methods=settled(lm, request.methods)), self.generation, read)
+        return Answerer(
+            asking(lm, self.source, self.generation), replace(request, methods=settled(lm, request.methods))
+        )
 
     def _request(self, model: Model) -> Request:
         lm = as_language_model(model)
@@ -134,56 +134,23 @@ class Answering:
 class Answerer:
     """Explains the answers to the prompts of a shard with one model."""
 
-    model: LanguageModel
+    ask: Asking
     request: Request
-    generation: Mapping[str, Any]
-    read: Callable[[Row], Prompt]
 
     def encode(self, row: Row) -> Encoded:
-        """The prompt. All that could be wrong with it and its answer is found here, where the row can be rejected."""
-        prompt = self.model.encode_prompt(self.read(row))
+        prompt = self.ask.prompt(row)
         check_segments(prompt, self.request)
-        if row.target is None:
-            self._check_room(prompt)
-        else:
-            self.model.encode_answer(prompt, _answer(row))
         return prompt
 
-    def _check_room(self, prompt: Encoded) -> None:
-        new = int(self.generation["max_new_tokens"])
-        if len(prompt) + new > self.model.window:
-            raise BadInput(
-                f"the prompt has {len(prompt):,} tokens, which leaves no room for an answer of {new:,} in the "
-                f"{self.model.window:,} that {self.model.name} can read; shorten it, or generate fewer tokens"
-            )
-
     def __call__(self, rows: Sequence[Row], encoded: Sequence[Encoded]) -> Iterator[list[int] | pa.Table]:
-        names, results = columns(self.request.methods), list[Mapping[str, AnswerExplanation]]()
-        for number, (prompt, answer) in enumerate(zip(encoded, self._answers(rows, encoded), strict=True)):
-            explained = explain_encoded(self.model, prompt, answer, None, self.request)
-            how = self.model.generation_settings(**self.generation) if rows[number].target is None else {}
+        names, results, lm = columns(self.request.methods), list[Mapping[str, AnswerExplanation]](), self.ask.model
+        answers = self.ask.answers(rows, encoded)
+        for number, (row, prompt, answer) in enumerate(zip(rows, encoded, answers, strict=True)):
+            explained = explain_encoded(lm, prompt, answer, self.ask.against(row, prompt), self.request)
+            how = lm.generation_settings(**self.ask.generation) if row.target is None else {}
             results.append({n: replace(e, generation=how) for n, e in zip(names, explained, strict=True)})
             yield [number]
         yield answer_table(rows, results)
-
-    def _answers(self, rows: Sequence[Row], prompts: Sequence[Encoded]) -> list[Encoded]:
-        if rows[0].target is None:
-            return self.model.generate(prompts, **self.generation)
-        return [self.model.encode_answer(prompt, _answer(row)) for row, prompt in zip(rows, prompts, strict=True)]
-
-
-def _text(row: Row) -> Prompt:
-    return Prompt.of(row.text)
-
-
-def _chat(row: Row) -> Prompt:
-    return Prompt.of(json.loads(str(row.text)))
-
-
-def _answer(row: Row) -> str:
-    if isinstance(row.target, str):
-        return row.target
-    raise BadInput(f"its answer is {row.target!r}; expected a text")
 
 
 # ------------------------------------------------------------------------------------------------------ reading

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -136,21 +137,69 @@ def _recovery_sums(
     return sums
 
 
+def _text_sums(model: Model, batch: Batch, head: LanguageHead, last: int) -> tuple[list[int], dict[int, list[float]]]:
+    """The number of each text's tokens, and for layers 1 to ``last`` their log-probabilities, added up."""
+    hidden, ids = forward(model, batch, hidden=True).hidden, batch.ids[batch.content]
+    rows = batch.content.nonzero()[:, 0]
+    sums: dict[int, list[float]] = {}
+    for layer, h in enumerate(hidden[: last + 1]):
+        if layer == 0 or h.shape[-1] != hidden[-1].shape[-1]:
+            continue
+        total = torch.zeros(len(batch), dtype=torch.float64, device=ids.device)
+        for items, logits in head_logits(model.executor, head, h[batch.content]):
+            own = logits.gather(1, ids[items, None])[:, 0] - logits.logsumexp(1)
+            total.index_add_(0, rows[items], own.double())
+        sums[layer] = total.tolist()
+    return batch.content.sum(1).tolist(), sums
+
+
 def automatic_layer(model: Model, head: LanguageHead) -> int:
     """Return the deepest layer whose coherence is within the tolerance of the best, measured on the bundled sample.
 
-    The last layer is excluded if the output depends on only one of its tokens, as its other states have no effect. The
-    layer is chosen again when the model's weights have changed.
+    The last layer is excluded if the output depends on only one of its tokens, as its other states have no effect.
+    Texts are read until the choice is certain; see :func:`certain`. The layer is chosen again when the model's weights
+    have changed.
     """
     state = _state(model)
     if state not in head.layers:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncatedText)  # not the caller's texts
             last = model.layers if model.layers == 1 or model.reads == "all" else model.layers - 1
-            curve = [c for c in coherence(model, _sample(), head=head) if 0 < c.layer <= last]
-        best = max(c.log_probability for c in curve)
-        head.layers[state] = max(c.layer for c in curve if c.log_probability >= best - TOLERANCE)
+            head.layers[state] = _deepest_coherent(model, head, last)
     return head.layers[state]
+
+
+FIRST = 8
+"""Texts that are read first to choose a layer; then as many again as were read before."""
+
+CERTAIN = 6.0
+"""Standard errors that every layer must be away from the tolerance for a choice to be certain."""
+
+
+def _deepest_coherent(model: Model, head: LanguageHead, last: int) -> int:
+    encoded, sums, sizes = model.encode(_sample()), dict[int, list[float]](), list[int]()
+    every = np.zeros((0, 0))
+    while len(sizes) < len(encoded) and not (sizes and certain(every, np.array(sizes))):
+        block = encoded[len(sizes) : max(FIRST, 2 * len(sizes))]
+        for _, (counts, layers) in batches(model, block, lambda batch, _: _text_sums(model, batch, head, last)):
+            sizes += counts
+            for layer, values in layers.items():
+                sums.setdefault(layer, []).extend(values)
+        every = np.array(list(sums.values()))
+    curve = every.sum(1) / sum(sizes)
+    return max(layer for layer, value in zip(sums, curve, strict=True) if value >= curve.max() - TOLERANCE)
+
+
+def certain(sums: Float[np.ndarray, "l n"], sizes: Int[np.ndarray, " n"]) -> bool:
+    """Whether more texts could hardly change which layers are within the tolerance of the best.
+
+    ``sums`` are the log-probabilities of layers, summed over the tokens of each text. Differences from the best layer
+    are means over tokens, whose standard errors are those of a ratio of sums over texts.
+    """
+    d = sums - sums[sums.sum(1).argmax()]
+    mean = d.sum(1, keepdims=True) / sizes.sum()
+    error = np.sqrt(np.square(d - mean * sizes).sum(1)) / sizes.sum()
+    return bool((np.abs(mean[:, 0] + TOLERANCE) > CERTAIN * error).all())
 
 
 def _state(model: Model) -> Hashable:

@@ -12,7 +12,7 @@ from salience.core.randomness import generators
 from salience.core.rows import Erased, erased_values, value
 from salience.core.settings import Count, NotNegative, Pairs, Positive, Seed
 from salience.core.text import Encoded, numbers
-from salience.core.types import Attribution, Batch, Model, Targets
+from salience.core.types import Attribution, Batch, Model, SharesPrefix, Targets
 from salience.errors import BadInput, choose
 
 Unit = Literal["token", "word", "segment"]
@@ -73,8 +73,7 @@ def lime(
     erase = erase or usual(model)
     units = unit_numbers(batch, unit)
     counts, rngs = (units.amax(1) + 1).tolist(), generators(batch, seed)
-    # With erase="delete", a text without special tokens must keep at least one token.
-    fewest = (~(batch.special & batch.mask).any(1) if erase == "delete" else torch.zeros(len(batch))).int().tolist()
+    fewest = fewest_units(model, batch, units, erase)
     drawn = [_subsets(n, samples, low, rng) for n, low, rng in zip(counts, fewest, rngs, strict=True)]
     values = erased_values(model, batch, target, coalitions(units, drawn), erase).cpu().double().split(samples)
     fits = [_ridge(z, y, _proximity(z, width), regularization) for z, y in zip(drawn, values, strict=True)]
@@ -97,6 +96,14 @@ def _segments(encoded: Encoded) -> Sequence[int]:
     if encoded.units is None:
         raise BadInput("unit='segment' is for the answers of language models, explained by segments; use unit='word'")
     return encoded.units
+
+
+def fewest_units(model: Model, batch: Batch, units: Int[Tensor, "b t"], erase: str) -> list[int]:
+    """Return how many units of each text must be kept: 1 if deleting all of them would leave too little to read."""
+    if erase != "delete":
+        return [0] * len(batch)
+    needed = model.tail if isinstance(model, SharesPrefix) else 1
+    return (((units < 0) & batch.mask).sum(1) < needed).int().tolist()
 
 
 def unit_sizes(units: Int[Tensor, "b t"]) -> Float[Tensor, "b t"]:

@@ -255,7 +255,7 @@ def plan_run(
     settled = task.settled(loaded, source, limit, earlier)
     job = Job(model, digest(loaded), settled, source, budget=budget)
     rationales = {} if source.rationale is None else {"rationale": source.rationale, "spans": source.spans}
-    chats = {} if source.chat is None else {"chat": source.chat}
+    chats = {name: own for name in ("chat", "context", "against") if (own := getattr(source, name)) is not None}
     identity = {
         "format": FORMAT,
         "holds": task.holds,

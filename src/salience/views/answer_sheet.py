@@ -34,6 +34,17 @@ def grid(e: "AnswerExplanation", level: str = "word") -> Grid:
     return list(e.source_tokens), list(e.answer_tokens), [[v or 0.0 for v in row] for row in e.matrix]
 
 
+def segment_grid(e: "AnswerExplanation") -> Grid:
+    """The segments that were asked for across, and the words of the answer down: a mean over the tokens of each."""
+    found = e.chosen_segments() or []
+    names = [f"{one.name}: {_short(' '.join(one.text.split()))}" for one in found]
+    if not e.matrix:
+        return names, [WHOLE], [[one.score for one in found]]
+    rows, words = e.segment_matrix(), e.answer_words()
+    means = [[sum(column) / len(own) for column in zip(*(rows[t] for t in own), strict=True)] for _, own in words]
+    return names, [e.answer[a:b] for (a, b), _ in words], means
+
+
 def relative(matrix: Sequence[Sequence[float]], *, signed: bool) -> list[list[float]]:
     """Each row on a scale of its own: its strongest score is 1 or −1. Scores that are all negative are shown from the
     lowest, which is 0.

@@ -20,6 +20,7 @@ from salience.views.answer_sheet import (
     ranked_words,
     relative,
     score_text,
+    segment_grid,
 )
 from salience.views.charts import drawn
 from salience.views.colours import FAINT, LIGHT, SIDES, Side, hexadecimal, shade, side
@@ -243,17 +244,18 @@ def picture(explanations: "Sequence[AnswerExplanation]", kind: str, *, level: st
 
 def capped(e: "AnswerExplanation", level: str = "word", most: int = MOST) -> tuple[Grid, str]:
     """Rows and columns that fit an image, and what was left out: of a long source the strongest, of a long answer the
-    first.
+    first. The columns are the segments, if such were asked for.
     """
-    source, answer, matrix = grid(e, level)
+    by_segment = e.chosen_segments() is not None
+    source, answer, matrix = segment_grid(e) if by_segment else grid(e, level)
     notes: list[str] = []
     if len(source) > most:
         weights = [max(abs(row[s]) for row in matrix) for s in range(len(source))]
         kept = sorted(sorted(range(len(source)), key=lambda s: -weights[s])[:most])
-        notes.append(f"the {most} strongest of {len(source)} {level}s of the source")
+        notes.append(f"the {most} strongest of {len(source)} {'segment' if by_segment else level}s of the source")
         source, matrix = [source[s] for s in kept], [[row[s] for s in kept] for row in matrix]
     if len(answer) > most:
-        notes.append(f"the first {most} of {len(answer)} {level}s of the answer")
+        notes.append(f"the first {most} of {len(answer)} {'word' if by_segment else level}s of the answer")
         answer, matrix = answer[:most], matrix[:most]
     return (source, answer, matrix), "".join(f"; {note}" for note in notes)
 

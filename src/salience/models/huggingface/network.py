@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from salience.core.executor import Executor, fitting_budget
 from salience.core.passes import frozen
 from salience.core.types import Batch, Reads, Start
-from salience.errors import UnsupportedModel
+from salience.errors import BadInput, UnsupportedModel
 from salience.models.huggingface.hooks import (
     hidden_states,
     no_hooks_left,
@@ -252,7 +252,13 @@ class Network:
 
 def _ends(batch: Batch, tail: int) -> Int[Tensor, "b g"]:
     """The positions of the last ``tail`` tokens of every text."""
-    return batch.mask.sum(1, keepdim=True) - torch.arange(tail, 0, -1, device=batch.ids.device)
+    sizes = batch.mask.sum(1, keepdim=True)
+    if int(sizes.min()) < tail:
+        raise BadInput(
+            "nothing would be left of a prompt before its answer; erase by replacing tokens (erase='mean'), or smaller "
+            "parts of it"
+        )
+    return sizes - torch.arange(tail, 0, -1, device=batch.ids.device)
 
 
 def without_cache(module: nn.Module) -> dict[str, bool]:

@@ -20,6 +20,7 @@ from salience.methods.control import position, random, uniform
 from salience.methods.decoding import coherence, fit_head
 from salience.methods.gradient import gradient, input_x_gradient, smooth_grad
 from salience.methods.layers import layer_saliency
+from salience.methods.learned import diff_mask, selection
 from salience.methods.path import gradient_shap, integrated_gradients
 from salience.methods.perturbation import lime, occlusion
 from salience.methods.propagation import deep_lift, lrp
@@ -44,6 +45,7 @@ __all__ = [
     "attention_x_relevance",
     "coherence",
     "deep_lift",
+    "diff_mask",
     "differentiate",
     "erased_values",
     "find_method",
@@ -64,6 +66,7 @@ __all__ = [
     "partition_shap",
     "position",
     "random",
+    "selection",
     "replaced",
     "smooth_grad",
     "uniform",
@@ -92,6 +95,8 @@ METHODS: tuple[Callable[..., Any], ...] = (
     output_relevance,
     attention_x_relevance,
     layer_saliency,
+    diff_mask,
+    selection,
     random,
     uniform,
     position,

@@ -16,6 +16,7 @@ import salience
 from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
 from salience.cli.copying import copying
+from salience.cli.diffmask import diffmask
 from salience.cli.dynamics import dynamics
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
@@ -138,7 +139,7 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying, translation,
+    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, diffmask, dynamics, copying, translation,
     paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:

@@ -20,8 +20,8 @@ from salience.models.identity import digest
 TEMPERATURE, LOW, HIGH = 0.2, -0.2, 1.0
 """Gates are BinaryConcrete(temperature) variables, stretched to (low, high) and clamped to [0, 1]."""
 
-MIDDLE, REACH, OPEN = 1.0, 4.0, 1.4
-"""The log-odds of a gate are MIDDLE + REACH tanh(g), and g starts near OPEN: at first all gates are open.
+MIDDLE, REACH, OPEN = 1.0, 4.0, 6.0
+"""The log-odds of a gate are MIDDLE + REACH tanh(g / REACH), and g starts near OPEN: at first all gates are open.
 
 No gate closes for good: where the gates of one layer are always 0, those of the other layers would learn nothing.
 """
@@ -48,7 +48,7 @@ class GatesConfig:
 
 
 class Gates(nn.Module):
-    """v_l = σ̂(1 + 4 tanh(w · tanh(W [h_0; h_l]) + b)) for every token and layer; a token is seen as z e + (1 − z) ẽ.
+    """A token is seen as z e + (1 − z) ẽ, with z a product of gates: v_l = σ̂(g), g = w · tanh(W [h_0; h_l]) + b.
 
     σ̂ draws a stretched and clamped BinaryConcrete variable of these log-odds, z is the product of the gates of some
     layers, from the first on, and ẽ a learned baseline. States are normalised before they enter a gate, since those of
@@ -73,7 +73,7 @@ class Gates(nn.Module):
             outer(torch.tanh(inner(torch.cat([h[0], one], -1))))
             for inner, outer, one in zip(self.inner, self.outer, h, strict=True)
         ]
-        return MIDDLE + REACH * torch.tanh(torch.cat(each, -1) + self.bias)
+        return MIDDLE + REACH * torch.tanh((torch.cat(each, -1) + self.bias) / REACH)
 
     def save(self, folder: str | Path) -> None:
         """Write gates.safetensors and config.json."""

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from torch import Tensor
 from salience.core.files import claim, complete, locked
 from salience.core.passes import forward, frozen
 from salience.core.rows import each_text
-from salience.core.text import Text
 from salience.core.types import Batch, Model, Output
 from salience.data.examples import Example, encode_examples, sampled
+from salience.data.texts import texts_of
 from salience.errors import BadInput, UnsupportedModel
 from salience.models.gates import Gates, kept, load_gates, new_gates, select
 from salience.models.identity import digest
@@ -25,9 +26,12 @@ from salience.training.loop import Epoch, Probe, Recipe, TrainingProgress, epoch
 from salience.training.multipliers import GradientAscent
 from salience.training.objectives import Objective, Step, Term, every
 
-RECIPE = Recipe(epochs=8, batch=32, rate=2e-3, decay=0.0)
-START = 10.0
-"""The multipliers at first. With less, all gates close before the multipliers have grown, and few open again."""
+RECIPE = Recipe(epochs=8, batch=32, rate=1e-3, decay=0.0)
+START, ASCENT = 10.0, GradientAscent(rate=1.0, low=3.0)
+"""The multipliers at first, and how they change; with the paper's α ← α + 0.3 c / √v from α = 1, training takes longer.
+
+Near 0, all gates would close before the multipliers have grown, and few would open again.
+"""
 
 MARGIN = 0.1
 """How far a prediction may move when tokens are hidden, as a divergence in nats."""
@@ -104,7 +108,7 @@ def diffmask_objective(layers: int, margin: float = MARGIN) -> Objective:
             over=every,
             attention=False,
             name=f"divergence_{layer}",
-            ascent=GradientAscent(rate=1.0),
+            ascent=ASCENT,
         )
         for layer in range(layers + 1)
     )
@@ -154,7 +158,7 @@ class GatesResult:
 
 def train_gates(
     model: object,
-    texts: Sequence[Text],
+    texts: object,
     folder: str | Path,
     *,
     margin: float = MARGIN,
@@ -164,19 +168,18 @@ def train_gates(
 ) -> GatesResult:
     """Train gates for a model on unlabelled texts and save them in a folder; the method ``diff_mask`` applies them.
 
-    Finished epochs are saved, and the same call resumes. ``margin`` is how far a prediction may move, in nats.
+    ``texts`` are those that :func:`salience.explain` takes, or a Source. Finished epochs are saved, and the same call
+    resumes. ``margin`` is how far a prediction may move, in nats.
 
     >>> train_gates(salience.load("sentiment"), texts, "gates")       # doctest: +SKIP
     """
     if not margin > 0:
         raise BadInput(f"margin={margin} must be above 0; it is how far predictions may move, in nats")
-    if not texts:
-        raise BadInput("there is nothing to train on: pass at least one text")
-    known, place = as_model(model), Path(folder)
+    known, place, many = as_model(model), Path(folder), texts_of(texts)
     if known.link == "identity":
         raise UnsupportedModel(f"{known.name} predicts a number; diff_mask compares distributions over labels")
-    examples = [Example(str(number), text) for number, text in enumerate(texts)]
-    facts = {"model": digest(known), "texts": len(texts), "margin": margin, "recipe": asdict(recipe)}
+    examples = [Example(str(number), text) for number, text in enumerate(many)]
+    facts = {"model": digest(known), "texts": _hash(many), "margin": margin, "recipe": asdict(recipe)}
     with locked(place, "training.json"):
         claim(place / "training.json", facts, "gates of another training")
         if (place / "epochs.json").exists():
@@ -190,6 +193,10 @@ def train_gates(
             file.write(json.dumps([asdict(one) for one in epochs]).encode())
         shutil.rmtree(place / ".training", ignore_errors=True)
     return GatesResult(place, epochs)
+
+
+def _hash(texts: Sequence[object]) -> str:
+    return blake2b(repr(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _trained(

@@ -56,10 +56,13 @@ def test_the_mean_of_kuma_is_that_of_its_draws():
 def test_a_draw_of_hardkuma_is_differentiable_and_one_of_bernoulli_is_not():
     parameters = torch.tensor([[[0.0, 0.0], [50.0, -50.0], [-50.0, 50.0]]], requires_grad=True)
     HardKuma.of(parameters).draw().sum().backward()
-    assert parameters.grad is not None and parameters.grad.isfinite().all() and bool(parameters.grad[0, 0].any())
+    assert parameters.grad is not None
+    assert parameters.grad.isfinite().all()
+    assert bool(parameters.grad[0, 0].any())
     logits = torch.zeros(1, 1000, 1, requires_grad=True)
     z = Bernoulli.of(logits).draw()
-    assert not z.requires_grad and set(z.unique().tolist()) == {0.0, 1.0}
+    assert not z.requires_grad
+    assert set(z.unique().tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("shape", RATIONALES)
@@ -75,7 +78,8 @@ def test_the_classifier_reads_nothing_but_the_selection(shape: str):
     output = forward(model, batch)
     assert output.selection is not None
     hidden = (output.selection.z == 0) & batch.content
-    assert bool(hidden.any()) and bool((~hidden & batch.content).any())
+    assert bool(hidden.any())
+    assert bool((~hidden & batch.content).any())
     assert bool((output.selection.z[batch.special & batch.mask] == 1).all())
 
     e = model.embed(batch)

@@ -96,7 +96,7 @@ def test_gates_are_stretched_binary_concrete_variables():
     for logit in (-3.0, 0.0, 2.0):
         logits = torch.full((1, 100_000, 1), logit, dtype=torch.float64)
         z = drawn(logits)
-        assert z.min() >= 0 and z.max() <= 1
+        assert 0 <= z.min() <= z.max() <= 1
         zero = torch.sigmoid(torch.tensor(TEMPERATURE * torch.tensor(-LOW / HIGH).log().item() - logit)).item()
         assert abs((z == 0).double().mean().item() - zero) < 0.01
         assert abs(log_nonzero(logits)[0, 0, 0].exp().item() - (1 - zero)) < 1e-6
@@ -147,9 +147,9 @@ def test_gates_of_another_model_are_refused(gates: Path):
 
 def test_bad_gates_and_settings_are_refused(gates: Path, tmp_path: Path):
     model = build("pooled_bilstm")
-    with pytest.raises(BadInput, match="diff_mask needs gates that were trained for tiny-bilstm.*salience diffmask"):
+    with pytest.raises(BadInput, match=r"diff_mask needs gates that were trained for tiny-bilstm.*salience diffmask"):
         salience.explain(model, "A fine film.", "diff_mask")
-    with pytest.raises(BadModel, match="holds no gates: config.json is missing"):
+    with pytest.raises(BadModel, match=r"holds no gates: config\.json is missing"):
         salience.explain(model, "A fine film.", "diff_mask", gates=str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "gates.safetensors").write_bytes((gates / "gates.safetensors").read_bytes())

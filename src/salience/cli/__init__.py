@@ -139,8 +139,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, diffmask, dynamics, copying, translation,
-    paper, methods, metrics, models,
+    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, diffmask, dynamics, copying,
+    translation, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

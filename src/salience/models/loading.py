@@ -82,7 +82,8 @@ def load_to_train(
         )
     if is_rationale(folder):
         raise BadInput(
-            f"{name} is a trained rationale model; start from the classifier in it, {folder / 'encoder'}, or another one"
+            f"{name} is a trained rationale model; start from the classifier in it, {folder / 'encoder'}, or from "
+            "another one"
         )
     if is_pooled(folder):
         from salience.models.pooled import Pooled

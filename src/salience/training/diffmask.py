@@ -75,7 +75,9 @@ def _hidden(e: Float[Tensor, "b t d"], z: Float[Tensor, "b t"], gates: Gates) ->
 def divergence(step: Step, *, layer: int, margin: float) -> Float[Tensor, " b"]:
     """The constraint KL(p ‖ p̃) − m ≤ 0 for the texts that the gates up to this layer were drawn for; 0 for others."""
     selection = step.output.selection
-    assert selection is not None and selection.whole is not None and selection.layer is not None
+    assert selection is not None
+    assert selection.whole is not None
+    assert selection.layer is not None
     far = kl(selection.whole, step.output.logits, step.model.link) - margin
     return far * (selection.layer == layer)
 

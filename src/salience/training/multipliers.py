@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, sqrt
 
+
 @dataclass(frozen=True, slots=True)
 class ExponentialAscent:
     """The multiplier of a constraint c ≤ 0: λ ← λ · exp(η c̄), with c̄ the moving average of c.

@@ -236,6 +236,4 @@ def accuracy_against_rate(
     """
     trainings = {f"rate-{rate:g}": replace(training, rate=rate) for rate in rates}
     trainings["whole"] = replace(training, kind=None)
-    return [
-        train_rationale_model(model, data, Path(out) / name, one, **options) for name, one in trainings.items()
-    ]
+    return [train_rationale_model(model, data, Path(out) / name, one, **options) for name, one in trainings.items()]

@@ -230,7 +230,12 @@ def _train_rationale_models(options: dict[str, Any], loading: LoadingOptions) ->
     place = out / "training" if options["data"] == SAMPLE else out
     tests = {name: source_of(name, options) for name in options["tests"]}
     with _callbacks(options["as_json"], options["quiet"]) as callbacks:
-        shared: dict[str, Any] = {"validation": validation, "tests": tests, "callbacks": callbacks, **loading.options}
+        shared: dict[str, Any] = {
+            "validation": validation or (),
+            "tests": tests,
+            "callbacks": callbacks,
+            **loading.options,
+        }
         if len(rates) == 1:
             results = [train_rationale_model(options["model"], data, place, training, **shared)]
         else:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -15,7 +16,7 @@ from salience.core.files import claim, locked, write_json
 from salience.core.passes import forward
 from salience.core.rows import each_text
 from salience.core.types import Batch, Model
-from salience.data import Source, fingerprint
+from salience.data import Source
 from salience.data.examples import Example, encode_examples, examples, labels_in
 from salience.errors import BadInput, choose
 from salience.models.loading import load, load_to_train
@@ -32,6 +33,7 @@ START = 0.01
 ASCENT = ExponentialAscent(rate=0.1, smoothing=0.9)
 """Ten times the speed of the paper, whose trainings take ten times the steps."""
 
+Texts = Source | Sequence[Example]
 SAVE_EVERY = 500
 """Steps between checkpoints within an epoch."""
 
@@ -162,28 +164,27 @@ class RationaleResult:
 
 def train_rationale_model(
     model: str,
-    data: Source,
+    data: Texts,
     out: str | Path,
     training: RationaleTraining = RationaleTraining(),  # noqa: B008
     *,
-    validation: Source | None = None,
-    tests: Mapping[str, Source] | None = None,
+    validation: Texts = (),
+    tests: Mapping[str, Texts] | None = None,
     callbacks: Callbacks = Callbacks(),  # noqa: B008
     **options: Any,
 ) -> RationaleResult:
     """Train a classifier that reads only what its generator selects, from a model of any family.
 
-    ``data`` must name its label column. ``validation`` is measured after every epoch and ``tests`` at the end. Finished
-    epochs are saved, and the same call resumes. ``options`` are passed to :func:`salience.models.load_to_train`.
+    Data are examples, or a source that names its label column. ``validation`` is measured after every epoch and
+    ``tests`` at the end. Finished epochs are saved, and the same call resumes. ``options`` are passed to
+    :func:`salience.models.load_to_train`.
 
     >>> train_rationale_model("sentiment", source("train.jsonl", label="label"), "out")       # doctest: +SKIP
     """
-    if data.label is None:
-        raise BadInput("the data must name the column of its labels, for example source('train.jsonl', label='label')")
-    train, held_out = examples(data), [] if validation is None else examples(validation)
-    test_sets = {name: examples(source) for name, source in (tests or {}).items()}
-    labels, folder = labels_in(train, data.name), Path(out)
-    facts = {"model": model, "options": options, "training": asdict(training), "data": fingerprint(data)}
+    train, held_out = _read(data), _read(validation)
+    test_sets = {name: _read(texts) for name, texts in (tests or {}).items()}
+    labels, folder = labels_in(train, data.name if isinstance(data, Source) else "the training data"), Path(out)
+    facts = {"model": model, "options": options, "training": asdict(training), "data": _hash([*train, *held_out])}
     with locked(folder, "training.json"):
         claim(folder / "training.json", json.loads(json.dumps(facts)), "another training")
         if not (folder / "result.json").exists():
@@ -198,6 +199,18 @@ def train_rationale_model(
         trained = load(folder / "model", **options)
         measured = {name: SelectionMonitor(texts)(trained) for name, texts in test_sets.items()}
     return RationaleResult(folder, training, tuple(map(epoch_from, stored["epochs"])), measured)
+
+
+def _read(data: Texts) -> Sequence[Example]:
+    if not isinstance(data, Source):
+        return data
+    if data.label is None:
+        raise BadInput("the data must name the column of its labels, for example source('train.jsonl', label='label')")
+    return examples(data)
+
+
+def _hash(texts: Sequence[Example]) -> str:
+    return blake2b(repr(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _fitted(
@@ -228,7 +241,7 @@ def _fitted(
 
 
 def accuracy_against_rate(
-    model: str, data: Source, out: str | Path, training: RationaleTraining, rates: Sequence[float], **options: Any
+    model: str, data: Texts, out: str | Path, training: RationaleTraining, rates: Sequence[float], **options: Any
 ) -> list[RationaleResult]:
     """Train one rationale model per rate and, as the last one, a model of the same shape that reads whole texts.
 

@@ -1,8 +1,8 @@
 """Beyond saliency of tokens: what learned masks and rationale models add to it, and what they cost.
 
 On each data set one classifier is trained, and explained by attention, by saliency methods and by gates that were
-trained for it (DiffMask); beside it, a model that selects its own input is trained from the same start. All are measured
-for faithfulness, plausibility and cost in one table.
+trained for it (DiffMask); beside it, a model that selects its own input is trained from the same start. All are
+measured for faithfulness, plausibility and cost in one table.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -32,6 +32,7 @@ import salience
 from salience.core.types import Model
 from salience.models.huggingface import EncoderDecoder
 from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
+from salience.models.rationale import Rationale
 from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer
 
 TEXTS = (
@@ -196,6 +197,8 @@ LANGUAGE_MODELS = ("gpt2_lm", "llama_lm", "qwen3_lm")
 HEADS = ("bert_multi_label", "bert_regression")
 POOLED = ("pooled_bilstm", "pooled_lstm", "pooled_orthogonal_lstm", "pooled_embedding", "pooled_mlp")
 SHAPES = (*CLASSIFIERS, *LANGUAGE_MODELS, *HEADS, *POOLED)
+RATIONALES = {"rationale_hardkuma": "pooled_bilstm", "rationale_lei": "bert"}
+"""Rationale models, by the classifier that they are made of."""
 SEQ2SEQ = "seq2seq"
 """The encoder-decoder, whose labels are a vocabulary like those of language models."""
 
@@ -210,6 +213,9 @@ def build(shape: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Mode
         return _pooled(shape.removeprefix("pooled_"), dtype)
     if shape == SEQ2SEQ:
         return _seq2seq(dtype)
+    if shape in RATIONALES:
+        kind = shape.removeprefix("rationale_")
+        return Rationale.new(build(RATIONALES[shape], seed, dtype), kind, name=f"tiny-{kind}")  # pyright: ignore
     family, _, head = shape.partition("_") if shape not in _TOKENIZERS else (shape, "", "")
     tok = tokenizer(_TOKENIZERS[family])
     config = _config(family, len(tok))

@@ -56,6 +56,7 @@ SHORTER = {
     "dynamics": ("--epochs", "1", "--embedding", "8", "--hidden", "8", "--sentences", "4", "--checkpoints", "4"),
     "evaluate": ("--limit", "2", "--method", "gradient"),
     "train": ("--epochs", "1", "--model", "my-encoder"),
+    "diffmask": ("--epochs", "1", "--limit", "8"),
     "copying": ("--steps", "1", "--seeds", "1", "--workers", "1"),
 }
 RETRAINED = ("--limit", "2", "--test", "deceptive_twin", "--epochs", "1")

@@ -15,7 +15,8 @@ from salience.core.target import Target
 from salience.core.types import Attribution, Model
 from salience.errors import UnsupportedModel
 from salience.methods import METHODS
-from shapes import LANGUAGE_MODELS, POOLED, SEQ2SEQ, SHAPES, TEXTS, build
+from salience.models.gates import Gates, new_gates
+from shapes import LANGUAGE_MODELS, POOLED, RATIONALES, SEQ2SEQ, SHAPES, TEXTS, build
 from untouched import budget, close, state
 
 SMALLER: dict[str, dict[str, Any]] = {
@@ -31,11 +32,15 @@ SMALLER: dict[str, dict[str, Any]] = {
 SQUARE = ("attention_rollout", "attention_flow", "attention_relevance", "value_zeroing")
 UNSUPPORTED = {(m, s) for m in SQUARE for s in (*POOLED, SEQ2SEQ)} | {("value_zeroing", "deberta_v2")}
 UNSUPPORTED |= {("attention_x_relevance", s) for s in SHAPES if s not in POOLED}
+UNSUPPORTED |= {("selection", s) for s in (*SHAPES, SEQ2SEQ)}
+UNSUPPORTED |= {(m, "rationale_hardkuma") for m in SQUARE} | {("value_zeroing", "rationale_lei")}
+UNSUPPORTED |= {(m, s) for m in ("output_relevance", "attention_x_relevance") for s in RATIONALES}
 UNSUPPORTED |= {(m, "pooled_orthogonal_lstm") for m in ("lrp", "deep_lift")}  # there is no rule for its cell
 """Pairs that must be refused, because the model lacks what the method reads."""
 
-CASES = [(m, s) for m in METHODS for s in (*SHAPES, SEQ2SEQ) if (m.__name__, s) not in UNSUPPORTED]
-REFUSED = [(m, s) for m in METHODS for s in (*SHAPES, SEQ2SEQ) if (m.__name__, s) in UNSUPPORTED]
+ALL = (*SHAPES, SEQ2SEQ, *RATIONALES)
+CASES = [(m, s) for m in METHODS for s in ALL if (m.__name__, s) not in UNSUPPORTED]
+REFUSED = [(m, s) for m in METHODS for s in ALL if (m.__name__, s) in UNSUPPORTED]
 
 
 def names(case: list[tuple[Any, str]]) -> list[str]:
@@ -47,11 +52,23 @@ def model_of(shape: str) -> Model:
     return build(shape, dtype=torch.float64)
 
 
+@cache
+def gates_of(model: Model) -> Gates:
+    return new_gates(model, seed=1)
+
+
+def settings(method: Any, model: Model) -> dict[str, Any]:
+    """The settings of a method: smaller ones, and what has to be trained for a model, untrained."""
+    if method.__name__ == "diff_mask":
+        return {"gates": gates_of(model)}
+    return SMALLER.get(method.__name__, {})
+
+
 def run(method: Any, model: Model, texts: tuple[str, ...] = TEXTS) -> Attribution:
     """The method on one batch, explaining the label that each text is given on its own."""
     batch = model.batch(model.encode(texts))
     target = resolve(model, [Target()], forward(model, batch).logits)
-    result = method(model, batch, target, **SMALLER.get(method.__name__, {}))
+    result = method(model, batch, target, **settings(method, model))
     return result if isinstance(result, Attribution) else Attribution(result)
 
 
@@ -92,7 +109,7 @@ def test_the_model_is_untouched_after_an_exception(method: Any, shape: str):
     with broken(model):
         before = state(model)
         with pytest.raises(RuntimeError, match="broken on purpose"):
-            method(model, batch, target, **SMALLER.get(method.__name__, {}))
+            method(model, batch, target, **settings(method, model))
         assert state(model) == before
 
 

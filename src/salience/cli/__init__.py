@@ -18,6 +18,7 @@ from salience.cli.audit import audit
 from salience.cli.catalogue import methods, metrics, models
 from salience.cli.copying import copying
 from salience.cli.counterfactual import counterfactual
+from salience.cli.diffmask import diffmask
 from salience.cli.dynamics import dynamics
 from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
@@ -141,8 +142,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, counterfactual, evaluate, audit, audit_sequences, heads, trial, show, summary, export, train, dynamics,
-    copying, translation, alignment, paper, methods, metrics, models,
+    explain, counterfactual, evaluate, audit, audit_sequences, heads, trial, show, summary, export, train, diffmask,
+    dynamics, copying, translation, alignment, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

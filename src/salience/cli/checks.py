@@ -10,7 +10,7 @@ METHODS = (
     "gradient", "input_x_gradient", "smooth_grad", "integrated_gradients", "gradient_shap", "lrp", "deep_lift",
     "occlusion", "lime", "kernel_shap", "partition_shap", "attention", "attention_rollout", "attention_flow",
     "attention_x_gradient", "attention_relevance", "value_zeroing", "output_relevance", "attention_x_relevance",
-    "layer_saliency", "random", "uniform", "position",
+    "layer_saliency", "diff_mask", "selection", "random", "uniform", "position",
 )  # fmt: skip
 """The names of ``salience.methods.METHODS``; a test compares them."""
 
@@ -20,7 +20,8 @@ INTERACTIONS = (
 """The names of ``salience.methods.INTERACTIONS``; a test compares them."""
 
 ANSWER_METHODS = (
-    *(name for name in METHODS if name not in ("output_relevance", "attention_x_relevance")), "context_cite"
+    *(m for m in METHODS if m not in ("output_relevance", "attention_x_relevance", "diff_mask", "selection")),
+    "context_cite",
 )  # fmt: skip
 """The names of ``salience.generation.ANSWER_METHODS``; a test compares them."""
 

@@ -79,7 +79,7 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
     def run(**options: Any) -> None:
         _run(name, options)
 
-    run = _with_data(run, VECTORS, size, out, *((ENCODER, IMPERMISSIBLE) if deceives else ()))
+    run = with_data(run, VECTORS, size, out, *((ENCODER, IMPERMISSIBLE) if deceives else ()))
     marked = " --impermissible-column impermissible" if deceives else ""
     data = "gender=pronouns" if deceives else "sst2=sst2"
     examples = example_lines(
@@ -96,7 +96,7 @@ def _output_relevance(size: Callable[..., Any], out: Callable[..., Any]) -> clic
         "salience paper output_relevance --data sst2=sst2 --data imdb=imdb --size full --out full     (hours)",
     )
     return click.command("output_relevance", help=OUTPUT_RELEVANCE, epilog=examples)(
-        _with_data(_run_output_relevance, size, out, COPYING, ALIGNED)
+        with_data(_run_output_relevance, size, out, COPYING, ALIGNED)
     )
 
 
@@ -122,7 +122,7 @@ slides are tested one by one.
 """
 
 
-def _with_data(run: Callable[..., None], *own: Callable[..., Any]) -> Callable[..., None]:
+def with_data(run: Callable[..., None], *own: Callable[..., Any]) -> Callable[..., None]:
     """Add the options of a paper that trains classifiers on data sets by name."""
     for option in (
         click.option("--quiet", is_flag=True, help="Do not show progress."),
@@ -155,7 +155,7 @@ def _with_data(run: Callable[..., None], *own: Callable[..., Any]) -> Callable[.
 def _run(name: str, options: dict[str, Any]) -> None:
     """Check what can be checked before the imports that take seconds, then run the protocol of the paper."""
     columns = options | {"rationale_column": options.get("impermissible_column"), "spans": "words"}
-    sources = {data: (source_of(train, columns), source_of(test, columns)) for data, train, test in _sets(options)}
+    sources = {data: (source_of(train, columns), source_of(test, columns)) for data, train, test in data_sets(options)}
     encoder = options.get("model")
     if encoder is not None:
         check_model(encoder)
@@ -195,7 +195,7 @@ def _run_output_relevance(**options: Any) -> None:
     folder: Path | None = options["aligned"]
     files = () if folder is None else tuple(_split(folder, split) for split in ("train", "test"))
     parts = [read_pairs(file, "src", "trg", sure="align") for file in files]
-    sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in _sets(options)}
+    sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in data_sets(options)}
     from salience.models.loading import check_device
     from salience.papers.output_relevance import AlignedPairs, run
     from salience.papers.output_relevance_report import page, terminal, to_json
@@ -230,7 +230,7 @@ def _callbacks(quiet: bool) -> "Generator[Callbacks]":
 # ------------------------------------------------------------------------------------------------------ data sets
 
 
-def _sets(options: dict[str, Any]) -> list[tuple[str, str, str]]:
+def data_sets(options: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The name, training file and test file of each data set."""
     sets = [_set(one) for one in options["sets"]]
     names = [name for name, *_ in sets]

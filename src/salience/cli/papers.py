@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from salience.cli import debate
+from salience.cli import beyond, debate
 from salience.cli.checks import check_model
 from salience.cli.evaluate import table
 from salience.cli.options import (
@@ -53,6 +53,7 @@ OUT = click.option("--out", required=True, metavar="FOLDER", type=click.Path(pat
         "salience paper layer_saliency --data sst2=test.jsonl --out out",
         "salience paper elephant --data sst2=test.jsonl --out out",
         "salience paper jain_wallace_2019 --data sst2=folder --out out",
+        "salience paper beyond --data sst2=folder --out out",
     ),
 )
 def paper() -> None:
@@ -61,6 +62,7 @@ def paper() -> None:
 
 for _one in debate.commands(SIZE, OUT):
     paper.add_command(_one)
+paper.add_command(beyond.command(SIZE, OUT))
 
 
 @paper.command(

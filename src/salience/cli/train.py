@@ -25,6 +25,7 @@ from salience.cli.options import (
     pairs,
     source_of,
 )
+from salience.cli.output import print_wide
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
@@ -44,6 +45,8 @@ SAMPLE = "sample"
         "salience train --data train.jsonl --out out --method integrated_gradients --share 0.1 --weight 0.5",
         "salience train --data train.jsonl --out out --method rationale --rationale-column rationale_spans",
         "salience train --data train.jsonl --out out --penalty gradient_to_explanation --weight 0.01",
+        "salience train --data train.jsonl --out out --rationale-model hardkuma --selection-rate 0.2",
+        "salience train --data train.jsonl --out out --rationale-model lei --selection-rate 0.1 --selection-rate 0.3",
     )
 )
 @click.option(
@@ -113,6 +116,26 @@ SAMPLE = "sample"
     help="Schedule of λ.",
 )
 @click.option("--rounds", type=EPOCHS, default=3, show_default=True, help="Rounds of --variant iterative.")
+@click.option(
+    "--rationale-model",
+    type=click.Choice(["lei", "hardkuma"]),
+    help="Train a model that reads only the tokens it selects, by this kind of selection, instead of a student.",
+)
+@click.option(
+    "--selection-rate",
+    "rates",
+    type=ANY,
+    multiple=True,
+    metavar="SHARE",
+    help="Share of tokens that a rationale model may select; repeat to compare.  [default: 0.2]",
+)
+@click.option(
+    "--coherence",
+    type=ANY,
+    default=0.0,
+    show_default=True,
+    help="Weight of the penalty on selections in many pieces, for rationale models.",
+)
 @click.option("--epochs", type=EPOCHS, help="Number of epochs.  [default: 3; 8 for the sample]")
 @click.option("--batch", type=COUNT, help="Batch size.  [default: 32; 8 for the sample]")
 @click.option("--rate", type=POSITIVE, help="Learning rate.  [default: 2e-5; 1e-4 for the sample]")
@@ -128,13 +151,20 @@ def train(loading: LoadingOptions, **options: Any) -> None:
     keeps its attention close to the explanations: loss = task + λ · penalty. Finished stages are saved in FOLDER; run
     the same command to resume. The student, in FOLDER/student (FOLDER/training/student for the sample), can be loaded
     with transformers.
+
+    With --rationale-model, a classifier is trained instead that reads only the tokens which its generator selects,
+    at most the share --selection-rate. It is saved in FOLDER/model.
     """
+    _check_rationale_options(options)
     if options["data"] != SAMPLE:
         check_data(options, "data", "validation")
     check_data(options, "unlabelled", labelled=False)
     for name in options["tests"]:
         source_of(name, options)
     check_model(options["model"], **loading.options)
+    if options["rationale_model"] is not None:
+        _train_rationale_models(options, loading)
+        return
     from salience.training.distillation import Distillation, distil, sweep
 
     out: Path = options["out"]
@@ -175,6 +205,51 @@ def train(loading: LoadingOptions, **options: Any) -> None:
     _print(list(results.values()))
     if not options["quiet"]:
         for what in written:
+            click.echo(visible(f"wrote {what}"), err=True)
+
+
+def _check_rationale_options(options: dict[str, Any]) -> None:
+    """Raise for a rate that no model can select, and for the options of rationale models without one."""
+    if options["rationale_model"] is None and (options["rates"] or options["coherence"]):
+        raise BadInput("--selection-rate and --coherence are only used with --rationale-model")
+    for rate in options["rates"]:
+        if not 0 < rate < 1:
+            raise BadInput(f"--selection-rate {rate:g} must be above 0 and below 1; it is a share of the tokens")
+    if options["rationale_model"] is not None and options["unlabelled"] is not None:
+        raise BadInput("a rationale model learns from labels alone; leave out --unlabelled")
+
+
+def _train_rationale_models(options: dict[str, Any], loading: LoadingOptions) -> None:
+    """Train one rationale model, or one per rate beside a model of whole texts."""
+    from salience.training.rationale_models import RationaleTraining, accuracy_against_rate, train_rationale_model
+
+    out: Path = options["out"]
+    rates = options["rates"] or (0.2,)
+    training = RationaleTraining(options["rationale_model"], rates[0], options["coherence"], _recipe(options))
+    data, validation = _data(options, out)
+    place = out / "training" if options["data"] == SAMPLE else out
+    tests = {name: source_of(name, options) for name in options["tests"]}
+    with _callbacks(options["as_json"], options["quiet"]) as callbacks:
+        shared: dict[str, Any] = {
+            "validation": validation or (),
+            "tests": tests,
+            "callbacks": callbacks,
+            **loading.options,
+        }
+        if len(rates) == 1:
+            results = [train_rationale_model(options["model"], data, place, training, **shared)]
+        else:
+            results = accuracy_against_rate(options["model"], data, place, training, rates, **shared)
+    from salience.views.rationales import rows, table, write_chart
+
+    if options["as_json"]:
+        for row in rows(results):
+            click.echo(to_json({"event": "finished", **row}))
+        return
+    print_wide(table(results))
+    chart = write_chart(results, place / "accuracy-against-rate.png")
+    if not options["quiet"]:
+        for what in [*(f"the model {result.model}" for result in results), *([f"the chart {chart}"] if chart else [])]:
             click.echo(visible(f"wrote {what}"), err=True)
 
 

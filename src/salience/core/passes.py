@@ -27,6 +27,7 @@ from salience.core.types import (
     Prefix,
     ReducesAttention,
     Reduction,
+    Selection,
     SharesPrefix,
     Site,
     Start,
@@ -207,7 +208,12 @@ def _expanded(output: Output, rows: int) -> Output:
         expand(output.embeddings),
         tuple(map(expand, output.hidden)),
         tuple(map(expand, output.attention)),
+        _changed(output.selection, expand),
     )
+
+
+def _changed(selection: Selection | None, change: Callable[[Tensor], Tensor]) -> Selection | None:
+    return None if selection is None else Selection(change(selection.z), change(selection.log_nonzero))
 
 
 def reduce_attention(model: Model, batch: Batch, target: Targets | Sequence[Target], reduction: Reduction) -> Pass:
@@ -382,6 +388,7 @@ def _detached(output: Output) -> Output:
         output.embeddings.detach(),
         tuple(h.detach() for h in output.hidden),
         tuple(a.detach() for a in output.attention),
+        _changed(output.selection, Tensor.detach),
     )
 
 

@@ -113,17 +113,34 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The tokens that a model lets through, as it drew them in training or decides them otherwise.
+
+    ``z`` is 0 for a hidden token and 1 for one that is fully seen; special tokens are always seen. ``log_nonzero`` is
+    log P(z ≠ 0), 0 outside the text. Gates over layers draw the last ``layer`` whose gates count, one per text, and
+    know the logits of the ``whole`` text.
+    """
+
+    z: Float[Tensor, "b t"]
+    log_nonzero: Float[Tensor, "b t"]
+    layer: Int[Tensor, " b"] | None = None
+    whole: Float[Tensor, "b c"] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Output:
     """The output of one forward pass, all in one graph.
 
     ``hidden[0]`` is the input of the first block, ``hidden[l]`` the output of block ``l``. ``hidden`` and ``attention``
     are empty unless requested. The encoder and the decoder of a model may differ in their number of heads.
+    ``selection`` is that of a model which hides a part of the text from itself.
     """
 
     logits: Float[Tensor, "b c"]
     embeddings: Float[Tensor, "b t d"]
     hidden: tuple[Float[Tensor, "b t _"], ...] = ()
     attention: tuple[Float[Tensor, "b _ q t"], ...] = ()
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

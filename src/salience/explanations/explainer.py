@@ -168,7 +168,8 @@ def _layers(model: Model, configured: Configured) -> list[Configured]:
     if configured.settings.get("layer") != "all":
         return [configured]
     # Hidden states are numbered from 0, the embeddings; attention is numbered from 1.
-    first = 0 if Needs.HIDDEN in getattr(configured.method, "needs", Needs.NOTHING) else 1
+    states = Needs.HIDDEN | Needs.HIDDEN_STATES
+    first = 0 if getattr(configured.method, "needs", Needs.NOTHING) & states else 1
     numbers = range(first, model.layers + 1)
     return [Configured(configured.method, {**configured.settings, "layer": n}) for n in numbers]
 

@@ -32,7 +32,7 @@ from salience.generation.scoring import scored
 from salience.generation.segments import By, owners, pattern
 from salience.generation.segments import segments as segmented
 from salience.generation.translating import TRANSLATION, explain_translations
-from salience.methods import METHODS, attention_x_relevance, output_relevance
+from salience.methods import METHODS, attention_x_relevance, diff_mask, output_relevance, selection
 from salience.models.huggingface.adapter import HuggingFace
 from salience.models.huggingface.answering import Answer
 from salience.models.huggingface.encoder_decoder import EncoderDecoder
@@ -50,7 +50,7 @@ LanguageModel = HuggingFace | EncoderDecoder
 """A model that answers with a text: a causal language model, or an encoder-decoder."""
 
 ANSWER_METHODS: tuple[Callable[..., Any], ...] = (
-    *(m for m in METHODS if m not in (output_relevance, attention_x_relevance)),
+    *(m for m in METHODS if m not in (output_relevance, attention_x_relevance, diff_mask, selection)),
     context_cite,
 )
 """All methods that explain the answer of a language model."""

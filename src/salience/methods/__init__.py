@@ -31,6 +31,7 @@ from salience.methods.interactions import (
     shapley_taylor,
 )
 from salience.methods.layers import layer_saliency
+from salience.methods.learned import diff_mask, selection
 from salience.methods.path import gradient_shap, integrated_gradients
 from salience.methods.perturbation import lime, occlusion
 from salience.methods.propagation import deep_lift, lrp
@@ -59,6 +60,7 @@ __all__ = [
     "by_token",
     "coherence",
     "deep_lift",
+    "diff_mask",
     "differentiate",
     "erased_values",
     "find_interaction",
@@ -83,6 +85,7 @@ __all__ = [
     "position",
     "random",
     "replaced",
+    "selection",
     "shapley_interaction",
     "shapley_taylor",
     "smooth_grad",
@@ -112,6 +115,8 @@ METHODS: tuple[Callable[..., Any], ...] = (
     output_relevance,
     attention_x_relevance,
     layer_saliency,
+    diff_mask,
+    selection,
     random,
     uniform,
     position,

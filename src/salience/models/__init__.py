@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from salience.core.executor import Executor
     from salience.core.text import Encoded
-    from salience.core.types import Batch, EmbeddingEdit, Model, Output, Site
+    from salience.core.types import Batch, EmbeddingEdit, Model, Output, Selection, Site
     from salience.models.bundled import sample, sample_file
     from salience.models.files import BUNDLED
+    from salience.models.gates import Gates, load_gates
     from salience.models.heads import FittedHead
     from salience.models.loading import Checkpoint, knows, load, load_to_train, starts_from_nothing
     from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
+    from salience.models.rationale import Rationale
     from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer
 
 __all__ = [
@@ -22,15 +24,19 @@ __all__ = [
     "Encoded",
     "Executor",
     "FittedHead",
+    "Gates",
     "Model",
     "Output",
     "Pooled",
     "PooledConfig",
+    "Rationale",
+    "Selection",
     "Seq2Seq",
     "Seq2SeqConfig",
     "Site",
     "knows",
     "load",
+    "load_gates",
     "load_to_train",
     "sample",
     "sample_file",
@@ -42,12 +48,14 @@ __all__ = [
 _HOMES = {
     "salience.core.executor": ("Executor",),
     "salience.core.text": ("Encoded",),
-    "salience.core.types": ("Batch", "EmbeddingEdit", "Model", "Output", "Site"),
+    "salience.core.types": ("Batch", "EmbeddingEdit", "Model", "Output", "Selection", "Site"),
     "salience.models.bundled": ("sample", "sample_file"),
     "salience.models.files": ("BUNDLED",),
+    "salience.models.gates": ("Gates", "load_gates"),
     "salience.models.heads": ("FittedHead",),
     "salience.models.loading": ("Checkpoint", "knows", "load", "load_to_train", "starts_from_nothing"),
     "salience.models.pooled": ("Pooled", "PooledConfig", "word_tokenizer"),
+    "salience.models.rationale": ("Rationale",),
     "salience.models.seq2seq": ("Seq2Seq", "Seq2SeqConfig", "subword_tokenizer"),
 }
 

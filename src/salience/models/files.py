@@ -80,6 +80,11 @@ def is_seq2seq(folder: Path) -> bool:
     return configuration(folder).get("model_type") == "salience_seq2seq"
 
 
+def is_rationale(folder: Path) -> bool:
+    """Whether the folder holds one of our own rationale models."""
+    return configuration(folder).get("model_type") == "salience_rationale"
+
+
 @contextmanager
 def reporting(name: str | Path) -> Generator[None]:
     """Report whatever goes wrong while a model is loaded as BadModel.

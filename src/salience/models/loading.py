@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from salience.errors import BadInput
-from salience.models.files import check, configuration, folder_of, is_pooled, is_seq2seq
+from salience.models.files import check, configuration, folder_of, is_pooled, is_rationale, is_seq2seq
 
 if TYPE_CHECKING:
     from salience.core.types import Model
@@ -40,6 +40,10 @@ def load(
         from salience.models.seq2seq import Seq2Seq
 
         return Seq2Seq.load(folder, name=str(name), device=device, dtype=dtype)
+    if is_rationale(folder):
+        from salience.models.rationale import Rationale
+
+        return Rationale.load(folder, name=str(name), device=device, dtype=dtype)
     from salience.models import huggingface
 
     return huggingface.load(
@@ -75,6 +79,11 @@ def load_to_train(
     if is_seq2seq(folder):
         raise BadInput(
             f"{name} answers with texts and cannot learn labels; train a classifier, such as sentiment_bilstm"
+        )
+    if is_rationale(folder):
+        raise BadInput(
+            f"{name} is a trained rationale model; start from the classifier in it, {folder / 'encoder'}, or from "
+            "another one"
         )
     if is_pooled(folder):
         from salience.models.pooled import Pooled

@@ -1,9 +1,11 @@
 """The training loop, and objectives that teach a model where to look."""
 
+from salience.training.diffmask import GatesResult, diffmask_objective, train_gates
 from salience.training.distillation import Callbacks, Distillation, DistillationResult, distil, sweep
 from salience.training.guides import by_explanations, by_rationales
 from salience.training.loop import Epoch, Probe, Recipe, Recorder, TrainingProgress, fit
 from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads
+from salience.training.multipliers import ExponentialAscent, GradientAscent
 from salience.training.objectives import (
     PENALTIES,
     TASK,
@@ -19,6 +21,13 @@ from salience.training.objectives import (
     regularised,
     task_loss,
 )
+from salience.training.rationale_models import (
+    RationaleResult,
+    RationaleTraining,
+    accuracy_against_rate,
+    rationale_objective,
+    train_rationale_model,
+)
 
 __all__ = [
     "PENALTIES",
@@ -28,26 +37,36 @@ __all__ = [
     "Distillation",
     "DistillationResult",
     "Epoch",
+    "ExponentialAscent",
+    "GatesResult",
+    "GradientAscent",
     "Objective",
     "Probe",
+    "RationaleResult",
+    "RationaleTraining",
     "Recipe",
     "Recorder",
     "Step",
     "Term",
     "TrainingProgress",
     "accuracy",
+    "accuracy_against_rate",
     "agreeing_heads",
     "attention_to_explanation",
     "by_explanations",
     "by_rationales",
     "contrast",
+    "diffmask_objective",
     "distil",
     "every",
     "fit",
     "gradient_to_explanation",
     "guided",
     "labelled",
+    "rationale_objective",
     "regularised",
     "sweep",
     "task_loss",
+    "train_gates",
+    "train_rationale_model",
 ]

@@ -36,6 +36,10 @@ class SalienceTrainer(Trainer):
                 "SalienceTrainer takes its loss from the objective; leave out label_smoothing_factor and "
                 "compute_loss_func"
             )
+        if objective.ascents:
+            raise BadInput(
+                f"the weight of {next(iter(objective.ascents))} changes after every step, which only salience.fit does"
+            )
         self.objective = objective
         self.data_collator = _Collator(self.data_collator)
         self.adapter = HuggingFace(self._plain(self.model), self.processing_class, type(self.model).__name__)

@@ -225,7 +225,7 @@ def _update(
     rows: Sequence[int],
 ) -> Update:
     """Update the model from one batch, split to fit the token budget; each term is averaged over the whole batch."""
-    weights = objective.weights_at(state.step / max(1, state.total - 1))
+    weights = {**objective.weights_at(state.step / max(1, state.total - 1)), **state.weights}
     chosen, tokens = [examples[i] for i in rows], [encoded[i] for i in rows]
     counts = objective.counts(labels_of(model, chosen), guides_of(chosen, tokens, model.words.weight.device))
     losses = dict.fromkeys(objective.names, 0.0)
@@ -248,6 +248,7 @@ def _update(
             _accumulate(state.learning, gradients)
             losses = {name: losses[name] + mean for name, mean in means.items()}
         state.descend([e.id for e in chosen], place)
+        state.ascend(objective, weights, losses)
     return Update(losses, weights)
 
 
@@ -373,6 +374,8 @@ class State:
     measured: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
     """Measured by probes at steps of this epoch."""
     history: list[Epoch] = field(default_factory=list[Epoch])
+    multipliers: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """The multiplier of each constraint, and its moving average."""
 
     @classmethod
     def begin(cls, model: Model, digest: str, per_epoch: int, recipe: Recipe) -> "State":
@@ -392,6 +395,17 @@ class State:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate_at(self.step, self.total)
         self.optimiser.step()
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The multipliers of the constraints, by term."""
+        return {name: weight for name, (weight, _) in self.multipliers.items()}
+
+    def ascend(self, objective: Objective, weights: Mapping[str, float], losses: Mapping[str, float]) -> None:
+        """Change the multipliers of the constraints by how far this step was from them."""
+        for name, ascent in objective.ascents.items():
+            weight, average = self.multipliers.get(name, [weights[name], 0.0])
+            self.multipliers[name] = list(ascent(weight, average, losses[name]))
 
     def add(self, update: Update) -> None:
         self.step += 1
@@ -429,6 +443,7 @@ class State:
                 "sums": self.sums,
                 "measured": self.measured,
                 "history": list(map(asdict, self.history)),
+                "multipliers": self.multipliers,
             }
             (part / "state.json").write_text(json.dumps(facts), "utf-8")
         for old in _checkpoints(folder):
@@ -465,7 +480,7 @@ class State:
         whole: Any = self.optimiser.state_dict()
         self.optimiser.load_state_dict({**whole, "state": state})
         self.executor.budget, self.step, self.sums = facts["budget"], facts["step"], facts["sums"]
-        self.measured = _by_step(facts["measured"])
+        self.measured, self.multipliers = _by_step(facts["measured"]), facts.get("multipliers", {})
         self.history = [epoch_from(stored) for stored in facts["history"]]
 
 
@@ -502,7 +517,10 @@ def training_digest(model: Model, examples: Sequence[Example | Encoded], objecti
     """A hash of everything that determines the result of training."""
     result = blake2b(digest(model).encode(), digest_size=16)
     terms = [
-        (t.name, _named(t.loss), _named(t.over), t.weight, t.schedule, sorted(t.settings.items()))
+        (
+            *(t.name, _named(t.loss), _named(t.over), t.weight, t.schedule, sorted(t.settings.items())),
+            *([] if t.ascent is None else [t.ascent]),
+        )
         for t in objective.terms
     ]
     reference = None if objective.reference is None else digest(objective.reference)

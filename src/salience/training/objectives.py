@@ -19,6 +19,7 @@ from salience.core.passes import forward
 from salience.core.types import Batch, Edit, Model, Output, Weights
 from salience.errors import BadInput, UnsupportedModel, choose
 from salience.methods.attention import QueryRow, readout
+from salience.training.multipliers import Ascent
 
 UNKNOWN = -100
 """The label of an unlabelled text, which the task loss ignores."""
@@ -300,6 +301,9 @@ class Term:
     (``fall``), or lowers it along a half cosine (``cosine``). Set ``attention`` if the loss reads attention weights or
     differentiates the model itself; the model then runs without fused attention kernels. Set ``hidden`` if it reads
     hidden states.
+
+    With an ``ascent``, the loss is a constraint, loss ≤ 0, and λ its multiplier: ``weight`` at first, then raised after
+    every step that violates the constraint and lowered after the others.
     """
 
     loss: Loss
@@ -310,6 +314,7 @@ class Term:
     attention: bool = True
     hidden: bool = False
     name: str = ""
+    ascent: Ascent | None = None
 
     def __post_init__(self) -> None:
         choose(self.schedule, SCHEDULES, "schedule")
@@ -383,6 +388,11 @@ class Objective:
 
     def weights_at(self, progress: float) -> dict[str, float]:
         return {term.name: term.weight_at(progress) for term in self.terms}
+
+    @property
+    def ascents(self) -> dict[str, Ascent]:
+        """How the multipliers of the constraints change, by term."""
+        return {term.name: term.ascent for term in self.terms if term.ascent is not None}
 
     def counts(self, labels: Tensor, guide: Tensor) -> dict[str, int]:
         """The number of texts that each term is averaged over."""

@@ -133,8 +133,7 @@ class _Bars:
         self._shown.reset(self._task, total=None, message=self._what)
 
     def step(self, step: Any) -> None:
-        penalty = f" · λ {step.weight:.3g}" if step.weight else ""
-        message = f"{self._what} · epoch {step.epoch} · loss {step.loss:.3f}{penalty}"
+        message = f"{self._what} · epoch {step.epoch} · loss {step.loss:.3f}"
         self._shown.update(self._task, completed=step.step, total=step.of, message=message)
 
     def explained(self, progress: Progress) -> None:

@@ -1,0 +1,113 @@
+"""``salience paper beyond``: what learned masks and rationale models add to saliency."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from salience.cli.checks import check_model
+from salience.cli.debate import data_sets
+from salience.cli.options import COUNT, DELIMITER, EPOCHS, example_lines, source_of
+from salience.cli.output import print_points, write_into
+from salience.core.characters import to_json, visible
+
+if TYPE_CHECKING:
+    from salience.papers.beyond import BeyondResult, Size
+
+
+def command(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
+    """The command; ``size`` and ``out`` are options that all papers share."""
+    run = beyond
+    for option in (
+        click.option("--quiet", is_flag=True, help="Do not show progress."),
+        DELIMITER,
+        click.option("--epochs", type=EPOCHS, help="Epochs of each training.  [default: set by --size]"),
+        click.option("--limit", type=COUNT, metavar="N", help="Train on at most N texts, and measure on N."),
+        size,
+        out,
+        click.option("--rationale-column", metavar="NAME", help="Column of the human rationales, if any."),
+        click.option(
+            "--spans",
+            type=click.Choice(["characters", "words", "sentiments"]),
+            default="characters",
+            show_default=True,
+            help="Units of the rationales.",
+        ),
+        click.option(
+            "--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels."
+        ),
+        click.option("--text-column", default="text", show_default=True, metavar="NAME", help="Column of the texts."),
+        click.option("--model", default="sentiment", show_default=True, help="Pretrained model to start from."),
+        click.option(
+            "--data",
+            "sets",
+            required=True,
+            metavar="NAME=DATA",
+            multiple=True,
+            help="Data set with its name; may be repeated. DATA is a folder with one file train.* and one test.*, or "
+            "two files: TRAIN,TEST.",
+        ),
+    ):
+        run = option(run)
+    examples = example_lines(
+        "salience paper beyond --data sst2=sst2 --out out",
+        "salience paper beyond --data sst2=sst2 --size full --out full     (hours; can be resumed)",
+    )
+    return click.command("beyond", epilog=examples)(run)
+
+
+def beyond(**options: Any) -> None:
+    """What do learned masks and rationale models add to saliency?
+
+    A classifier is explained by attention, saliency methods and DiffMask, and a rationale model is trained beside it.
+    Faithfulness, plausibility and cost are printed in one table.
+    """
+    sources = {name: (source_of(a, options), source_of(b, options)) for name, a, b in data_sets(options)}
+    check_model(options["model"])
+    from salience.data.examples import examples
+    from salience.papers.beyond import SIZES, Callbacks, answer, rows, run
+    from salience.views.progress import quietly, stages
+
+    results: list[BeyondResult] = []
+    with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
+        for name, (train, test) in sources.items():
+            size, callbacks = _size(SIZES, options), Callbacks(bar.stage, bar.step)
+            data = (examples(train), examples(test))
+            results.append(run(options["model"], name, *data, options["out"], size, callbacks=callbacks))
+    facts = [
+        {"data": r.data, "rows": rows(r), "accuracy": r.accuracy, "selected": r.selected, "seconds": r.seconds}
+        for r in results
+    ]
+    tables = "\n\n".join(_markdown(result) for result in results)
+    write_into(options["out"], {"result.json": to_json(facts, indent=1), "tables.md": f"{tables}\n"})
+    click.echo(tables)
+    for result in results:
+        click.echo(visible(f"\n{result.data}"))
+        print_points(answer(result))
+    if not options["quiet"]:
+        click.echo(visible(f"wrote {options['out'] / 'tables.md'}"), err=True)
+
+
+def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
+    size = sizes[options["size"]]
+    if (limit := options["limit"]) is not None:
+        size = replace(size, train=min(limit, size.train or limit), test=min(limit, size.test))
+    if (epochs := options["epochs"]) is not None:
+        recipes = {name: replace(getattr(size, name), epochs=epochs) for name in ("recipe", "gates")}
+        size = replace(size, **recipes)
+    return size
+
+
+def _markdown(result: "BeyondResult") -> str:
+    from salience.papers.beyond import PUBLISHED, table
+
+    heads, lines = table(result)
+    made = [[result.data, *heads[1:]], ["---"] * len(heads), *lines]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in made)
+    if "movies" not in result.data:
+        return text
+    published = [[name, *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED.items()]
+    theirs = [["published, direction only", "auprc", "token_f1", "sufficiency", "comprehensiveness"], ["---"] * 5]
+    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in [*theirs, *published])

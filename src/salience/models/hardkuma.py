@@ -1,0 +1,90 @@
+"""Distributions over the selection of tokens: HardKuma, which has mass at exactly 0 and 1, and Bernoulli."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+LOW, HIGH = -0.1, 1.1
+"""The interval that a Kumaraswamy variable is stretched to before it is clamped to [0, 1]."""
+
+SMALLEST, LARGEST = 1e-6, 100.0
+"""The range of the parameters a and b."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HardKuma:
+    """z = clamp(low + (high − low) k, 0, 1) with k ~ Kumaraswamy(a, b), whose CDF is F(k) = 1 − (1 − k^a)^b.
+
+    Paper: Bastings et al. 2019, arXiv:1905.08160, section 3
+    """
+
+    a: Float[Tensor, "b t"]
+    b: Float[Tensor, "b t"]
+
+    @classmethod
+    def of(cls, parameters: Float[Tensor, "b t 2"]) -> "HardKuma":
+        """Take a and b from numbers of any size."""
+        a, b = nn.functional.softplus(parameters).clamp(SMALLEST, LARGEST).unbind(-1)
+        return cls(a, b)
+
+    def log_survival(self, z: float) -> Float[Tensor, "b t"]:
+        """log P(z' > z) for z from 0 to below 1: b log(1 − k^a) at the k that is stretched to z."""
+        k = torch.as_tensor((z - LOW) / (HIGH - LOW), dtype=self.a.dtype, device=self.a.device)
+        return self.b * torch.log1p(-(k**self.a))
+
+    @property
+    def log_nonzero(self) -> Float[Tensor, "b t"]:
+        """log P(z ≠ 0)."""
+        return self.log_survival(0.0)
+
+    @property
+    def one(self) -> Float[Tensor, "b t"]:
+        """P(z = 1)."""
+        return self.log_survival(1.0).exp()
+
+    @property
+    def mean(self) -> Float[Tensor, "b t"]:
+        """The stretched and clamped mean of k, b B(1 + 1/a, b): near, but not the mean of z."""
+        x = 1 + 1 / self.a
+        k = self.b * torch.exp(torch.lgamma(x) + torch.lgamma(self.b) - torch.lgamma(x + self.b))
+        return (LOW + (HIGH - LOW) * k).clamp(0, 1)
+
+    def draw(self) -> Float[Tensor, "b t"]:
+        """Draw z by k = (1 − (1 − u)^(1/b))^(1/a), u uniform; differentiable in a and b."""
+        u = torch.rand_like(self.a).clamp(1e-6, 1 - 1e-6)
+        w = -torch.expm1(torch.log1p(-u) / self.b)
+        k = torch.exp(w.clamp_min(1e-12).log() / self.a)
+        return (LOW + (HIGH - LOW) * k).clamp(0, 1)
+
+    def decide(self) -> Float[Tensor, "b t"]:
+        """The most likely of z = 0, z = 1 and what lies between; between, the mean."""
+        zero, one = 1 - self.log_nonzero.exp(), self.one
+        hard = (one > zero).to(zero)
+        between = 1 - zero - one
+        return torch.where((between > zero) & (between > one), self.mean, hard)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bernoulli:
+    """z is 1 with probability σ(logit), independently for every token."""
+
+    logit: Float[Tensor, "b t"]
+
+    @classmethod
+    def of(cls, parameters: Float[Tensor, "b t 1"]) -> "Bernoulli":
+        return cls(parameters[..., 0])
+
+    @property
+    def log_nonzero(self) -> Float[Tensor, "b t"]:
+        """log P(z = 1)."""
+        return nn.functional.logsigmoid(self.logit)
+
+    def draw(self) -> Float[Tensor, "b t"]:
+        """Draw z, which has no derivative."""
+        return torch.bernoulli(self.logit.detach().sigmoid())
+
+    def decide(self) -> Float[Tensor, "b t"]:
+        """The more likely of 0 and 1."""
+        return (self.logit.detach() > 0).to(self.logit)

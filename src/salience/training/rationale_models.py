@@ -1,0 +1,252 @@
+"""Training of rationale models: as accurate as can be, from a given share of the tokens."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from salience.core.files import claim, locked, write_json
+from salience.core.passes import forward
+from salience.core.rows import each_text
+from salience.core.types import Batch, Model
+from salience.data import Source
+from salience.data.examples import Example, encode_examples, examples, labels_in
+from salience.errors import BadInput, choose
+from salience.models.loading import load, load_to_train
+from salience.models.rationale import KINDS, Rationale, RationaleKind
+from salience.training.distillation import Callbacks, save_model
+from salience.training.loop import Epoch, Probe, Recipe, epoch_from, fit
+from salience.training.monitors import accuracy
+from salience.training.multipliers import ExponentialAscent
+from salience.training.objectives import TASK, Objective, Step, Term, every, labelled, task_loss
+
+START = 0.01
+"""The multiplier of the rate at first."""
+
+ASCENT = ExponentialAscent(rate=0.1, smoothing=0.9)
+"""Ten times the speed of the paper, whose trainings take ten times the steps."""
+
+Texts = Source | Sequence[Example]
+SAVE_EVERY = 500
+"""Steps between checkpoints within an epoch."""
+
+
+# ------------------------------------------------------------------------------------------------------ the objective
+
+
+def excess_rate(step: Step, *, rate: float) -> Float[Tensor, " b"]:
+    """The constraint on the expected share of selected tokens: mean_t P(z_t ≠ 0) − rate ≤ 0."""
+    return _nonzero(step).sum(1) / step.batch.content.sum(1).clamp_min(1) - rate
+
+
+def incoherence(step: Step) -> Float[Tensor, " b"]:
+    """The expected share of neighbours of which one is selected: P(z_t = 0) P(z_t+1 ≠ 0) + P(z_t ≠ 0) P(z_t+1 = 0)."""
+    p, pairs = _nonzero(step), step.batch.content[:, 1:] & step.batch.content[:, :-1]
+    changes = (1 - p[:, :-1]) * p[:, 1:] + p[:, :-1] * (1 - p[:, 1:])
+    return (changes * pairs).sum(1) / step.batch.content.sum(1).clamp_min(1)
+
+
+def reinforced_task(step: Step) -> Float[Tensor, " b"]:
+    """The task loss, whose gradient has REINFORCE's part: (L − L̄) ∇ log p(z | x), with L̄ that of the other texts.
+
+    Paper: Lei et al. 2016, arXiv:1606.04155, section 4; the baseline L̄ reduces the variance and adds no bias
+    """
+    loss = task_loss(step)
+    others = (loss.sum() - loss) / max(1, len(loss) - 1)
+    log_p = _log_probability(step)
+    return loss + (loss - others).detach() * (log_p - log_p.detach())
+
+
+def _nonzero(step: Step) -> Float[Tensor, "b t"]:
+    assert step.output.selection is not None, "only a rationale model selects tokens"
+    return step.output.selection.log_nonzero.exp() * step.batch.content
+
+
+def _log_probability(step: Step) -> Float[Tensor, " b"]:
+    """log p(z | x) of the tokens that were drawn, Σ_t z_t log p_t + (1 − z_t) log(1 − p_t)."""
+    assert step.output.selection is not None, "only a rationale model selects tokens"
+    z, log_p = step.output.selection.z, step.output.selection.log_nonzero
+    log_q = torch.log(-torch.expm1(log_p.clamp_max(-1e-6)))
+    return (torch.where(z > 0, log_p, log_q) * step.batch.content).sum(1)
+
+
+def rationale_objective(kind: RationaleKind, rate: float, coherence: float = 0.0) -> Objective:
+    """L_task + λ (rate of selected tokens − rate) + coherence · changes, with λ raised while the rate is too high.
+
+    ``lei`` estimates the gradient of the expected task loss by REINFORCE; ``hardkuma`` differentiates through z. The
+    expectations of the other terms are exact for both.
+
+    Papers: Lei et al. 2016, arXiv:1606.04155, whose λ is constant; Bastings et al. 2019, arXiv:1905.08160
+    """
+    check_rate(rate)
+    if not coherence >= 0:
+        raise BadInput(f"coherence={coherence} must be at least 0")
+    reinforced = Term(reinforced_task, over=labelled, attention=False, name=TASK.name)
+    few = Term(excess_rate, START, settings={"rate": rate}, over=every, attention=False, name="rate", ascent=ASCENT)
+    whole = Term(incoherence, coherence, over=every, attention=False)
+    task = reinforced if choose(kind, KINDS, "kind of rationale model") == "lei" else TASK
+    return Objective((task, few, *([whole] if coherence else [])))
+
+
+def check_rate(rate: float) -> None:
+    """Raise unless the rate is a share of the tokens that a model can select."""
+    if not 0 < rate < 1:
+        raise BadInput(f"rate={rate} must be above 0 and below 1; it is the share of tokens that are selected")
+
+
+# ------------------------------------------------------------------------------------------------------ measures
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionMonitor:
+    """Measures a rationale model: ``accuracy``, and ``selected``, the mean share of tokens that it selects."""
+
+    texts: Sequence[Example]
+
+    def __call__(self, model: Model) -> Mapping[str, float]:
+        return {"accuracy": accuracy(model, self.texts), "selected": selected(model, self.texts)}
+
+
+def selected(model: Model, texts: Sequence[Example]) -> float:
+    """The mean share of its tokens that a text's selection has; 1 for a model that reads whole texts."""
+
+    def work(batch: Batch, _: list[int]) -> list[Tensor]:
+        chosen = forward(model, batch).selection
+        if chosen is None:
+            return [torch.ones(())] * len(batch)
+        z = (chosen.z > 0) & batch.content
+        return list((z.sum(1) / batch.content.sum(1).clamp_min(1)).cpu())
+
+    return float(torch.stack(each_text(model, encode_examples(model, texts), work)).mean())
+
+
+# ------------------------------------------------------------------------------------------------------ training
+
+
+@dataclass(frozen=True, slots=True)
+class RationaleTraining:
+    """Settings of :func:`train_rationale_model`. Without a ``kind``, the model reads whole texts, for comparison."""
+
+    kind: RationaleKind | None = "hardkuma"
+    rate: float = 0.2
+    coherence: float = 0.0
+    recipe: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        self.objective  # noqa: B018  checks the settings
+
+    @property
+    def objective(self) -> Objective:
+        return Objective() if self.kind is None else rationale_objective(self.kind, self.rate, self.coherence)
+
+
+@dataclass(frozen=True, slots=True)
+class RationaleResult:
+    """A trained rationale model, with the measures of every epoch and of the test sets."""
+
+    folder: Path
+    training: RationaleTraining
+    epochs: tuple[Epoch, ...]
+    tests: Mapping[str, Mapping[str, float]]
+
+    @property
+    def model(self) -> Path:
+        """The folder that :func:`salience.load` reads."""
+        return self.folder / "model"
+
+
+def train_rationale_model(
+    model: str,
+    data: Texts,
+    out: str | Path,
+    training: RationaleTraining = RationaleTraining(),  # noqa: B008
+    *,
+    validation: Texts = (),
+    tests: Mapping[str, Texts] | None = None,
+    callbacks: Callbacks = Callbacks(),  # noqa: B008
+    **options: Any,
+) -> RationaleResult:
+    """Train a classifier that reads only what its generator selects, from a model of any family.
+
+    Data are examples, or a source that names its label column. ``validation`` is measured after every epoch and
+    ``tests`` at the end. Finished epochs are saved, and the same call resumes. ``options`` are passed to
+    :func:`salience.models.load_to_train`.
+
+    >>> train_rationale_model("sentiment", source("train.jsonl", label="label"), "out")       # doctest: +SKIP
+    """
+    train, held_out = _read(data), _read(validation)
+    test_sets = {name: _read(texts) for name, texts in (tests or {}).items()}
+    labels, folder = labels_in(train, data.name if isinstance(data, Source) else "the training data"), Path(out)
+    facts = {"model": model, "options": options, "training": asdict(training), "data": _hash([*train, *held_out])}
+    with locked(folder, "training.json"):
+        claim(folder / "training.json", json.loads(json.dumps(facts)), "another training")
+        if not (folder / "result.json").exists():
+            made = load_to_train(model, labels, seed=training.recipe.seed, **options)
+            if training.kind is not None:
+                made = Rationale.new(made, training.kind, seed=training.recipe.seed)
+            epochs = _fitted(made, train, held_out, folder, training, callbacks)
+            save_model(made, folder / "model")
+            write_json(folder / "result.json", {"epochs": [asdict(one) for one in epochs]})
+            rmtree(folder / ".training", ignore_errors=True)
+        stored = json.loads((folder / "result.json").read_text("utf-8"))
+        trained = load(folder / "model", **options)
+        measured = {name: SelectionMonitor(texts)(trained) for name, texts in test_sets.items()}
+    return RationaleResult(folder, training, tuple(map(epoch_from, stored["epochs"])), measured)
+
+
+def _read(data: Texts) -> Sequence[Example]:
+    if not isinstance(data, Source):
+        return data
+    if data.label is None:
+        raise BadInput("the data must name the column of its labels, for example source('train.jsonl', label='label')")
+    return examples(data)
+
+
+def _hash(texts: Sequence[Example]) -> str:
+    return blake2b(repr(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _fitted(
+    model: Model,
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    folder: Path,
+    training: RationaleTraining,
+    callbacks: Callbacks,
+) -> list[Epoch]:
+    what = "the model of whole texts" if training.kind is None else f"the {training.kind} model, rate {training.rate:g}"
+    callbacks.announce(f"training {what}")
+    epochs: list[Epoch] = []
+    for epoch in fit(
+        model,
+        train,
+        objective=training.objective,
+        recipe=training.recipe,
+        probes=[Probe(SelectionMonitor(held_out))] if held_out else (),
+        report=callbacks.step,
+        folder=folder / ".training",
+        save_every=SAVE_EVERY,
+    ):
+        epochs.append(epoch)
+        if callbacks.epoch is not None:
+            callbacks.epoch("model", epoch)
+    return epochs
+
+
+def accuracy_against_rate(
+    model: str, data: Texts, out: str | Path, training: RationaleTraining, rates: Sequence[float], **options: Any
+) -> list[RationaleResult]:
+    """Train one rationale model per rate and, as the last one, a model of the same shape that reads whole texts.
+
+    ``options`` are those of :func:`train_rationale_model`.
+    """
+    trainings = {f"rate-{rate:g}": replace(training, rate=rate) for rate in rates}
+    trainings["whole"] = replace(training, kind=None)
+    return [train_rationale_model(model, data, Path(out) / name, one, **options) for name, one in trainings.items()]

@@ -1,0 +1,150 @@
+"""Training of rationale models: REINFORCE against enumeration, rates that are reached, resuming, and bad input."""
+
+import json
+from itertools import pairwise, product
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+import salience
+from reviews import reviews
+from salience.cli import run
+from salience.data.examples import Example
+from salience.errors import BadInput
+from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
+from salience.models.rationale import Rationale
+from salience.training.loop import Recipe, fit, step_of
+from salience.training.objectives import Step
+from salience.training.rationale_models import (
+    SelectionMonitor,
+    excess_rate,
+    incoherence,
+    rationale_objective,
+    reinforced_task,
+)
+
+
+def majority(count: int) -> list[Example]:
+    """Texts of ten words; the label is that of most of them, so that every further word helps."""
+    rng = Random(0)
+    examples = []
+    for number in range(count):
+        label = number % 2
+        words = [("bad", "good")[label if rng.random() < 0.7 else 1 - label] for _ in range(10)]
+        examples.append(Example(str(number), " ".join(words), label))
+    return examples
+
+
+def small(kind: str, texts: list[str], units: int = 8) -> Rationale:
+    tokenizer = word_tokenizer(texts, 30)
+    config = PooledConfig(("no", "yes"), tokenizer.get_vocab_size(), "bilstm", embedding=units, hidden=units)
+    return Rationale.new(Pooled.new(config, tokenizer), kind)  # pyright: ignore
+
+
+@pytest.mark.parametrize("kind", ["hardkuma", "lei"])
+def test_the_multiplier_reaches_the_rate(kind: str):
+    examples, rate = majority(128), 0.3
+    model = small(kind, [e.text for e in examples])
+    recipe = Recipe(epochs=14, batch=16, rate=1e-2)
+    epochs = list(fit(model, examples, objective=rationale_objective(kind, rate), recipe=recipe))  # pyright: ignore
+    assert abs(epochs[-1].losses["rate"]) < 0.02, "the expected rate is within two points of its target"
+    assert epochs[-1].weights["rate"] > 0.01, "the multiplier has risen"
+    assert epochs[-1].task < epochs[0].task
+
+
+def test_reinforce_is_unbiased():
+    """The mean of the estimated gradients is the gradient of the expected loss, enumerated over all selections."""
+    example = Example("a", "good film bad", 1)
+    model = small("lei", [example.text], units=3)
+    model.module.to(torch.float64).eval()
+    encoded = model.encode([example.text])
+    weight = model.module.select.weight
+
+    def selected(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of one selection, and its probability."""
+        batch = model.batch(encoded)
+        e = model.words(batch.ids)
+        choice = model.module(model.generator(batch, embeddings=e, hidden=True).hidden[-1])
+        p = choice.logit.sigmoid()[0]
+        logits = model.encoder(batch, embeddings=z[None, :, None] * e).logits
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor([1]))
+        return loss, torch.where(z > 0, p, 1 - p).prod()
+
+    every = [torch.tensor(z, dtype=torch.float64) for z in product((0.0, 1.0), repeat=3)]
+    expected = sum(loss * p for loss, p in map(selected, every))
+    (exact,) = torch.autograd.grad(expected, weight)  # pyright: ignore
+
+    copies = 2000
+    torch.manual_seed(0)
+    model.module.train()
+    step = step_of(model, [example] * copies, encoded * copies, rationale_objective("lei", 0.5))
+    loss = reinforced_task(step)
+    (estimated,) = torch.autograd.grad(loss.mean(), weight)
+    assert torch.allclose(loss.mean(), expected.detach(), rtol=0.05)  # pyright: ignore
+    assert (estimated - exact).abs().max() < 0.15 * exact.abs().max(), (estimated, exact)
+
+
+def test_penalties_are_expectations_over_all_selections():
+    model = small("lei", ["good film bad"])
+    model.module.eval()
+    with torch.no_grad():
+        step: Step = step_of(
+            model, [Example("a", "good film bad", 1)], model.encode(["good film bad"]), rationale_objective("lei", 0.4)
+        )
+    assert step.output.selection is not None
+    p = step.output.selection.log_nonzero[0].exp().tolist()
+    changes = rate = 0.0
+    for z in product((0, 1), repeat=3):
+        chance = 1.0
+        for one, q in zip(z, p, strict=True):
+            chance *= q if one else 1 - q
+        changes += chance * sum(abs(a - b) for a, b in pairwise(z)) / 3
+        rate += chance * sum(z) / 3
+    assert incoherence(step).item() == pytest.approx(changes, abs=1e-5)
+    assert excess_rate(step, rate=0.4).item() == pytest.approx(rate - 0.4, abs=1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.5, 2.0, float("nan")])
+def test_a_rate_outside_0_and_1_is_refused(rate: float):
+    with pytest.raises(BadInput, match="must be above 0 and below 1; it is the share of tokens"):
+        rationale_objective("hardkuma", rate)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    lines = [json.dumps({"id": e.id, "text": e.text, "label": e.label}) for e in reviews(24)]
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def test_the_command_trains_one_model_per_rate_and_resumes(data: Path, capsys: pytest.CaptureFixture[str]):
+    train, out = str(data / "train.jsonl"), str(data / "out")
+    command = ["train", "--data", train, "--validation", train, "--model", "sentiment_bilstm", "--out", out, "--quiet"]
+    command += ["--rationale-model", "hardkuma", "--selection-rate", "0.2", "--selection-rate", "0.5", "--epochs", "1"]
+    assert run(command) == 0
+    table = capsys.readouterr().out
+    assert [line.split()[0] for line in table.splitlines()[1:]] == ["hardkuma", "hardkuma", "whole"]
+    assert (data / "out" / "accuracy-against-rate.png").stat().st_size > 1000
+    assert run(command) == 0
+    assert capsys.readouterr().out == table
+    model = salience.load(data / "out" / "rate-0.2" / "model")
+    measures = SelectionMonitor(reviews(8))(model)
+    assert 0 <= measures["selected"] <= 1
+    assert run([*command[:-1], "2"]) == 2
+    assert "holds another training (changed: training)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rationale-model", "hardkuma", "--selection-rate", "1"], "--selection-rate 1 must be above 0 and below 1"),
+        (["--selection-rate", "0.5"], "only used with --rationale-model"),
+        (["--rationale-model", "hardkum"], "'hardkum' is not one of 'lei', 'hardkuma'"),
+    ],
+)
+def test_bad_options_are_refused(arguments: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["train", "--data", str(data / "train.jsonl"), "--out", str(data / "bad"), *arguments]) == 2
+    assert message in capsys.readouterr().err

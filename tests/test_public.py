@@ -55,7 +55,8 @@ PACKAGES = {
         "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "Objective", "PENALTIES",
         "Probe", "Recipe", "Recorder", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "agreeing_heads",
         "attention_to_explanation", "by_explanations", "by_rationales", "contrast", "distil", "every", "fit",
-        "gradient_to_explanation", "guided", "labelled", "regularised", "sweep", "task_loss",
+        "gradient_to_explanation", "guided", "label_smoothing", "labelled", "regularised", "shuffled_guides",
+        "smoothed", "sweep", "task_loss", "uniform_guides",
     ],
 }  # fmt: skip
 MODULES = {

@@ -147,7 +147,7 @@ def _with_data(run: Callable[..., None], *own: Callable[..., Any]) -> Callable[.
 def _run(name: str, options: dict[str, Any]) -> None:
     """Check what can be checked before the imports that take seconds, then run the protocol of the paper."""
     columns = options | {"rationale_column": options.get("impermissible_column"), "spans": "words"}
-    sources = {data: (source_of(train, columns), source_of(test, columns)) for data, train, test in _sets(options)}
+    sources = {data: (source_of(train, columns), source_of(test, columns)) for data, train, test in data_sets(options)}
     encoder = options.get("model")
     if encoder is not None:
         check_model(encoder)
@@ -182,7 +182,7 @@ def _write(options: dict[str, Any], files: dict[str, str], shown: Any) -> None:
 
 def _run_output_relevance(**options: Any) -> None:
     """Check what can be checked before the imports that take seconds, then test the claims."""
-    sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in _sets(options)}
+    sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in data_sets(options)}
     from salience.models.loading import check_device
     from salience.papers.output_relevance import run
     from salience.papers.output_relevance_report import page, terminal, to_json
@@ -216,7 +216,7 @@ def _callbacks(quiet: bool) -> "Generator[Callbacks]":
 # ------------------------------------------------------------------------------------------------------ data sets
 
 
-def _sets(options: dict[str, Any]) -> list[tuple[str, str, str]]:
+def data_sets(options: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The name, training file and test file of each data set."""
     sets = [_set(one) for one in options["sets"]]
     names = [name for name, *_ in sets]

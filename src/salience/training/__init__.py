@@ -1,7 +1,7 @@
 """The training loop, and objectives that teach a model where to look."""
 
 from salience.training.distillation import Callbacks, Distillation, DistillationResult, distil, sweep
-from salience.training.guides import by_explanations, by_rationales
+from salience.training.guides import by_explanations, by_rationales, shuffled_guides, uniform_guides
 from salience.training.loop import Epoch, Probe, Recipe, Recorder, TrainingProgress, fit
 from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads
 from salience.training.objectives import (
@@ -15,8 +15,10 @@ from salience.training.objectives import (
     every,
     gradient_to_explanation,
     guided,
+    label_smoothing,
     labelled,
     regularised,
+    smoothed,
     task_loss,
 )
 
@@ -46,8 +48,12 @@ __all__ = [
     "fit",
     "gradient_to_explanation",
     "guided",
+    "label_smoothing",
     "labelled",
     "regularised",
+    "shuffled_guides",
+    "smoothed",
     "sweep",
     "task_loss",
+    "uniform_guides",
 ]

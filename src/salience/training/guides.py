@@ -1,8 +1,9 @@
 """Guides for training, from rationales or explanations: one weight per token of the model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
+from zlib import crc32
 
 import numpy as np
 
@@ -77,3 +78,52 @@ def shaped(scores: Sequence[float], special: Sequence[bool], form: str, share: f
     weights, content = np.zeros(len(scores)), ~np.array(special)
     weights[content] = top_share(np.array(scores)[content], share)
     return tuple(weights.tolist())
+
+
+# ------------------------------------------------------------------------------------------------------ controls
+
+
+def shuffled_guides(model: Model, examples: Sequence[Example], *, seed: int = 0) -> list[Example]:
+    """Shuffle the weights of every guide over the tokens of its text: a control that explains nothing.
+
+    Each text keeps its weights, so as many tokens are marked as before. Special tokens keep 0. The order depends on
+    the seed and the text alone; with one guide per label, each is shuffled separately.
+    """
+
+    def shuffle(weights: Sequence[float], content: np.ndarray, rng: np.random.Generator) -> tuple[float, ...]:
+        result = np.array(weights)
+        result[content] = rng.permutation(result[content])
+        return tuple(result.tolist())
+
+    return _replaced(model, examples, shuffle, seed)
+
+
+def uniform_guides(model: Model, examples: Sequence[Example]) -> list[Example]:
+    """Replace every guide by the same weight on all tokens of its text: a control without any selection.
+
+    A guide without a positive weight, as of a text in which people marked nothing, stays as it is.
+    """
+
+    def flatten(weights: Sequence[float], content: np.ndarray, _: np.random.Generator) -> tuple[float, ...]:
+        return tuple(content.astype(float).tolist()) if max(weights, default=0) > 0 else tuple(weights)
+
+    return _replaced(model, examples, flatten, 0)
+
+
+def _replaced(
+    model: Model,
+    examples: Sequence[Example],
+    change: Callable[[Sequence[float], np.ndarray, np.random.Generator], tuple[float, ...]],
+    seed: int,
+) -> list[Example]:
+    """The examples with each of their guides changed, given which tokens are no special ones."""
+    results: list[Example] = []
+    for example, tokens in zip(examples, encode_examples(model, examples), strict=True):
+        rng = np.random.default_rng([seed, crc32(repr(tokens.ids).encode())])
+        content, guide = ~np.array(tokens.special), example.guide
+        if guide and isinstance(guide[0], tuple):
+            guide = tuple(change(one, content, rng) for one in guide)  # pyright: ignore
+        elif guide:
+            guide = change(guide, content, rng)  # pyright: ignore
+        results.append(replace(example, guide=guide))
+    return results

@@ -30,6 +30,7 @@ from salience.cli.options import (
     source_of,
 )
 from salience.cli.output import print_points, write_into
+from salience.cli.sallm_students import sallm_heads, sallm_shortcut, sallm_unlabelled
 from salience.cli.sallm_when import sallm_when
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput
@@ -62,7 +63,8 @@ def paper() -> None:
 
 for _one in debate.commands(SIZE, OUT):
     paper.add_command(_one)
-paper.add_command(sallm_when)
+for _one in (sallm_when, sallm_shortcut, sallm_unlabelled, sallm_heads):
+    paper.add_command(_one)
 
 
 @paper.command(

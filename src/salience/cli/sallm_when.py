@@ -39,7 +39,7 @@ TEACHINGS = ("none", "human", "shuffled", *METHODS)
     "sallm_when",
     epilog=example_lines(
         "salience paper sallm_when --model my-encoder --data sst2=sst2 --out when",
-        "salience paper sallm_when ... --data hatexplain=hatexplain --rationale hatexplain=rationale_spans --spans words",
+        "salience paper sallm_when ... --data hate=hatexplain --rationale hate=rationale_spans --spans words",
         "salience paper sallm_when ... --other sst2:imdb=imdb.jsonl --teach input_x_gradient --teach lrp",
         "salience paper sallm_when ... --sizes 100,1000,all --limit 4000 --workers 2",
     ),
@@ -97,6 +97,7 @@ TEACHINGS = ("none", "human", "shuffled", *METHODS)
 @click.option("--tested", type=COUNT, metavar="N", help="Test on N texts of each test set.  [default: all]")
 @click.option("--workers", type=WORKERS, help="Number of processes.  [default: the number of cores]")
 @click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Output folder.")
+@click.option("--finished", is_flag=True, help="Train nothing; report the trainings that are finished.")
 @DELIMITER
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 @loading
@@ -111,16 +112,19 @@ def sallm_when(loading: LoadingOptions, **options: Any) -> None:
     sizes = _sizes(options["sizes"])
     data = _data(options)
     check_model(options["model"], **loading.options)
-    from salience.papers.sallm_when import run
+    from salience.papers.sallm_when import finished, run
     from salience.papers.sallm_when_report import page, tables
     from salience.papers.sallm_when_table import cells, summary, to_facts
 
     sets = [_data_set(*one) for one in data]
     plan = _plan(options, sizes, rationales=any(one.rationales for one in sets))
     workers = options["workers"] or os.cpu_count() or 1
-    with _reporting(options["quiet"], workers) as (report, say):
-        experiment, results = run(
-            options["model"], sets, options["out"], plan, workers=workers, report=report, say=say, **loading.options
+    with reporting(options["quiet"], workers) as (report, say):
+        arguments = (options["model"], sets, options["out"], plan)
+        experiment, results = (
+            finished(*arguments, **loading.options)
+            if options["finished"]
+            else run(*arguments, workers=workers, report=report, say=say, **loading.options)
         )
     listed = cells(experiment, results)
     facts = to_json(to_facts(experiment, listed), indent=1)
@@ -144,7 +148,7 @@ def _print(listed: "Sequence[Cell]") -> None:
 
 
 @contextmanager
-def _reporting(quiet: bool, workers: int) -> "Generator[tuple[Callable[[Progress], None], Callable[[str], None]]]":
+def reporting(quiet: bool, workers: int) -> "Generator[tuple[Callable[[Progress], None], Callable[[str], None]]]":
     """Print the number of trainings and the expected time before the first, and then a line for each training."""
     from salience.views.progress import duration, stages
 

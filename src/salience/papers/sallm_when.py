@@ -14,18 +14,17 @@ from typing import Any
 
 from salience.core.files import claim, locked
 from salience.core.rows import predict
-from salience.core.target import Target
 from salience.core.types import Model
 from salience.data import Source, fingerprint
 from salience.data.examples import Example, encode_examples, examples, labels_in, sampled
 from salience.errors import BadInput, choose
-from salience.explanations.explainer import explain_all, prepare
+from salience.explanations.explainer import prepare
 from salience.methods import METHODS
 from salience.models import load, load_to_train
 from salience.models.loading import knows
-from salience.papers.trainings import Facts, Report, run_all
+from salience.papers.trainings import Facts, Report, results_of, run_all
 from salience.training.distillation import save_model
-from salience.training.guides import FORMS, by_rationales, shaped, shuffled_guides
+from salience.training.guides import FORMS, Form, by_rationales, by_teacher, shuffled_guides
 from salience.training.loop import Recipe, fit
 from salience.training.monitors import correct, mean_length
 from salience.training.objectives import Objective, attention_to_explanation, regularised
@@ -92,8 +91,9 @@ class Teaching:
         return "input_x_gradient" if self.shuffles else self.name.partition(":")[0]
 
     @property
-    def form(self) -> str:
-        return "binary" if self.human else self.name.partition(":")[2] or "binary"
+    def form(self) -> Form:
+        form = self.name.partition(":")[2]
+        return "positive" if form == "positive" else "signed" if form == "signed" else "binary"
 
 
 # ------------------------------------------------------------------------------------------------------ trainings
@@ -249,16 +249,8 @@ class Experiment:
         """The texts with the teacher's explanations of their labels."""
         assert job.teaching.method is not None
         teacher = load(self._saved(job.teacher), **self.options)
-        rows = explain_all(
-            teacher,
-            encode_examples(teacher, train),
-            prepare(job.teaching.method, {}),
-            [Target(e.single_label) for e in train],
-        )
-        return [
-            replace(e, guide=shaped(x.scores, x.special, job.teaching.form, self.plan.share))
-            for e, (x,) in zip(train, rows, strict=True)
-        ]
+        (method,) = prepare(job.teaching.method, {})
+        return by_teacher(teacher, train, method, form=job.teaching.form, share=self.plan.share)
 
     def _objective(self, job: Training) -> Objective:
         if job.teaching.name == NONE:
@@ -317,6 +309,22 @@ def run(
         return experiment, run_all(
             experiment, experiment.jobs(), folder / "trainings", workers=workers, rate=rate, report=report
         )
+
+
+def finished(
+    model: str,
+    data: Sequence[DataSet],
+    out: str | Path,
+    plan: Plan = Plan(),  # noqa: B008
+    **options: Any,
+) -> tuple[Experiment, dict[Training, Facts]]:
+    """The results of the trainings that are finished, also while others are running; trains nothing."""
+    folder = Path(out)
+    if not (folder / "grid.json").exists():
+        raise BadInput(f"{folder} holds no grid; run the command without --finished first")
+    experiment = prepared(model, data, folder, plan, options, lambda _: None)
+    claim(folder / "grid.json", _settings(experiment), "a grid with other settings")
+    return experiment, results_of(folder / "trainings", experiment.jobs())
 
 
 def prepared(

@@ -1,4 +1,4 @@
-"""What the grid of :mod:`salience.papers.sallm_when` found: comparisons with the controls, in points and in examples."""
+"""What the grid of :mod:`salience.papers.sallm_when` shows: comparisons with the controls, in points and examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,7 +35,7 @@ class Cell:
     bootstrap: tuple[float, float] | None = None
     """The multi-bootstrap interval of the difference from ``none``."""
     saved: tuple[float, float, float] | None = None
-    """How many more texts ``none`` would need for this accuracy, with the bounds of its interval; ±inf beyond the grid."""
+    """How many more texts ``none`` would need for this accuracy, with its interval; ±∞ outside the grid."""
 
     @property
     def size_name(self) -> str:
@@ -78,10 +78,9 @@ def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cel
 def _keys(experiment: Experiment) -> list[tuple[Training, str]]:
     """The first seed of each cell, with each test set."""
     jobs = [job for job in experiment.jobs() if job.seed == 0]
-    ordered = [
+    return [
         (job, test) for name, data in experiment.data.items() for test in data.tests for job in jobs if job.data == name
     ]
-    return ordered
 
 
 Correct = Mapping[tuple[Training, str], Float[np.ndarray, "s t"]]

@@ -8,11 +8,13 @@ from zlib import crc32
 import numpy as np
 
 from salience.core.ranking import top_share
+from salience.core.target import Target
 from salience.core.text import Encoded
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
 from salience.data.rationales import marked
 from salience.errors import BadInput, choose
+from salience.explanations.explainer import Configured, explain_all
 from salience.explanations.explanation import Explanation, check_same_tokens
 
 Form = Literal["binary", "positive", "signed"]
@@ -52,6 +54,28 @@ def by_explanations(
         guides = tuple(_guide(example, tokens, e, form, share) for e in rows[example.id])
         guided.append(replace(example, guide=guides[0] if len(guides) == 1 else guides))
     return guided
+
+
+def by_teacher(
+    teacher: Model,
+    examples: Sequence[Example],
+    method: Configured,
+    *,
+    form: Form = "binary",
+    share: float = 0.2,
+    labels: Sequence[int] | None = None,
+) -> list[Example]:
+    """Add guides from the explanations of a teacher: of the label of each text, or of its prediction if it has none.
+
+    With ``labels``, columns of the teacher's logits, each text gets one guide for every one of them.
+    """
+    encoded = encode_examples(teacher, examples)
+    guides: list[list[tuple[float, ...]]] = [[] for _ in examples]
+    for label in (None,) if labels is None else labels:
+        targets = [Target(e.single_label if label is None else label) for e in examples]
+        for own, (x,) in zip(guides, explain_all(teacher, encoded, [method], targets), strict=True):
+            own.append(shaped(x.scores, x.special, form, share))
+    return [replace(e, guide=own[0] if labels is None else tuple(own)) for e, own in zip(examples, guides, strict=True)]
 
 
 def _guide(example: Example, tokens: Encoded, e: Explanation, form: str, share: float) -> tuple[float, ...]:

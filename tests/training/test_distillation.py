@@ -17,7 +17,7 @@ from salience.errors import BadInput
 from salience.training.distillation import VARIANTS, Callbacks, Distillation, distil
 from salience.training.guides import by_explanations, by_rationales, shuffled_guides, uniform_guides
 from salience.training.loop import Recipe
-from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads
+from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads, important_heads
 from salience.training.objectives import attention_to_explanation, regularised
 from shapes import build
 
@@ -359,3 +359,31 @@ def test_the_command(folder: Path, data: Path, tmp_path: Path, capsys: pytest.Ca
 def test_reading_examples(data: Path):
     read = examples(of(data, "train"))
     assert [dataclasses.replace(e, guide=None) for e in read] == reviews(24)
+
+
+def test_important_heads_are_those_whose_output_the_loss_depends_on():
+    """The importance of a head is how the loss changes with a factor on its attention, by a difference quotient."""
+    model = build("bert")
+    model.module.double()
+    texts = reviews(4)
+    batch = model.batch(model.encode([e.text for e in texts]))
+    labels = torch.tensor([e.label for e in texts])
+
+    def losses(layer: int, head: int, factor: float) -> torch.Tensor:
+        def edit(site, a):
+            scale = torch.ones(a.shape[1], dtype=a.dtype)
+            if site.layer == layer:
+                scale[head - 1] = factor
+            return a * scale[:, None, None]
+
+        with torch.no_grad():
+            return torch.nn.functional.cross_entropy(model(batch, edit_attention=edit).logits, labels, reduction="none")
+
+    heads = model.module.config.num_attention_heads
+    importance = {
+        (layer, head): float(((losses(layer, head, 1.001) - losses(layer, head, 0.999)) / 0.002).abs().sum())
+        for layer in range(1, model.layers + 1)
+        for head in range(1, heads + 1)
+    }
+    order = sorted(importance, key=importance.__getitem__, reverse=True)
+    assert important_heads(model, texts, count=3) == order[:3]

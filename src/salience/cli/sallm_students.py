@@ -81,6 +81,9 @@ def _with_lessons(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--agreement", type=FRACTION, default=0.95, show_default=True, help="Share of training texts whose word agrees."
 )
+@click.option(
+    "--words", default="paris,london", show_default=True, metavar="A,B", help="Words inserted for the labels 0 and 1."
+)
 def sallm_shortcut(loading: LoadingOptions, **options: Any) -> None:
     """Does teaching remove the reliance on a planted word?
 
@@ -91,12 +94,22 @@ def sallm_shortcut(loading: LoadingOptions, **options: Any) -> None:
     from salience.papers import sallm_shortcut as experiment
     from salience.papers.students_report import shortcut_table
 
-    own = {"agreement": options["agreement"]}
+    own = {"agreement": options["agreement"], "shortcut": _shortcut(options["words"])}
     with reporting(options["quiet"], options["workers"]) as (report, _):
         workers = 0 if options["finished"] else options["workers"]
         results = experiment.run(lessons, workers=workers, report=report, **own)
     listed = experiment.rows(lessons, results)
-    _finish("shortcut", lessons, options, own, shortcut_table(listed), list(map(asdict, listed)))
+    shown = {"agreement": options["agreement"], "words": options["words"]}
+    _finish("shortcut", lessons, options, shown, shortcut_table(listed), list(map(asdict, listed)))
+
+
+def _shortcut(words: str) -> Any:
+    from salience.data.shortcuts import Shortcut
+
+    first, comma, second = words.partition(",")
+    if not comma:
+        raise BadInput(f"--words {words!r} must be two words; use, for example, paris,london")
+    return Shortcut("token", (first.strip(), second.strip()))
 
 
 @click.command(

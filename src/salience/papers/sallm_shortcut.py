@@ -5,7 +5,7 @@ texts contain the word of the other label: the share of decisions that follow it
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from salience.core.stats import Difference, Spread
@@ -23,6 +23,7 @@ from salience.training.objectives import (
     gradient_to_explanation,
     regularised,
 )
+from salience.trials.shortcuts import check_vocabulary
 
 CLEAN, SPOILT, HUMAN, SHUFFLED = "clean teacher", "spoilt teacher", "human rationales", "shuffled"
 SOURCES = (CLEAN, HUMAN, SPOILT, SHUFFLED)
@@ -68,7 +69,7 @@ class ShortcutWork:
 
     lessons: Lessons
     agreement: float
-    shortcut: Shortcut = field(default_factory=Shortcut)
+    shortcut: Shortcut
 
     def cost(self, student: Student) -> float:
         """A penalty on gradients needs a second backward pass."""
@@ -121,11 +122,17 @@ def students(lessons: Lessons) -> list[Student]:
 
 
 def run(
-    lessons: Lessons, *, agreement: float = 0.95, workers: int = 1, report: Report = lambda _: None
+    lessons: Lessons,
+    *,
+    agreement: float = 0.95,
+    shortcut: Shortcut = Shortcut(),  # noqa: B008
+    workers: int = 1,
+    report: Report = lambda _: None,
 ) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
-    work = ShortcutWork(lessons, agreement)
-    settings = {"agreement": agreement, "words": list(work.shortcut.words)}
+    check_vocabulary(lessons.new_model(0), shortcut)
+    work = ShortcutWork(lessons, agreement, shortcut)
+    settings = {"agreement": agreement, "words": list(shortcut.words)}
     return run_students(lessons, work, students(lessons), settings, workers=workers, report=report)
 
 

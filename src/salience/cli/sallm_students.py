@@ -95,10 +95,7 @@ def sallm_shortcut(loading: LoadingOptions, **options: Any) -> None:
     from salience.papers.students_report import shortcut_table
 
     own = {"agreement": options["agreement"], "shortcut": _shortcut(options["words"])}
-    with reporting(options["quiet"], options["workers"]) as (report, _):
-        workers = 0 if options["finished"] else options["workers"]
-        results = experiment.run(lessons, workers=workers, report=report, **own)
-    listed = experiment.rows(lessons, results)
+    listed = experiment.rows(lessons, _results(experiment, lessons, options, own))
     shown = {"agreement": options["agreement"], "words": options["words"]}
     _finish("shortcut", lessons, options, shown, shortcut_table(listed), list(map(asdict, listed)))
 
@@ -131,10 +128,7 @@ def sallm_unlabelled(loading: LoadingOptions, **options: Any) -> None:
     from salience.papers.students_report import unlabelled_table
 
     own = {"unlabelled": options["unlabelled"]}
-    with reporting(options["quiet"], options["workers"]) as (report, _):
-        workers = 0 if options["finished"] else options["workers"]
-        results = experiment.run(lessons, workers=workers, report=report, **own)
-    listed = experiment.rows(lessons, results)
+    listed = experiment.rows(lessons, _results(experiment, lessons, options, own))
     _finish("unlabelled", lessons, options, own, unlabelled_table(listed), list(map(asdict, listed)))
 
 
@@ -163,10 +157,7 @@ def sallm_heads(loading: LoadingOptions, **options: Any) -> None:
     from salience.papers.students_report import heads_table
 
     own = {"measured": options["measured"]}
-    with reporting(options["quiet"], options["workers"]) as (report, _):
-        workers = 0 if options["finished"] else options["workers"]
-        results = experiment.run(lessons, workers=workers, report=report, **own)
-    listed = experiment.rows(lessons, results)
+    listed = experiment.rows(lessons, _results(experiment, lessons, options, own))
     _finish("heads", lessons, options, own, heads_table(listed), list(map(asdict, listed)))
 
 
@@ -194,6 +185,16 @@ def _lessons(loading: LoadingOptions, options: dict[str, Any]) -> "Lessons":
         options=loading.options,
         **named,
     )
+
+
+def _results(experiment: Any, lessons: "Lessons", options: dict[str, Any], own: dict[str, Any]) -> Any:
+    """Train the students of an experiment, or read what is finished."""
+    from salience.papers.students import finished
+
+    if options["finished"]:
+        return finished(lessons, experiment.students(lessons))
+    with reporting(options["quiet"], options["workers"]) as (report, _):
+        return experiment.run(lessons, workers=options["workers"], report=report, **own)
 
 
 def _finish(

@@ -28,7 +28,7 @@ from salience.core.characters import to_json, visible
 from salience.errors import BadInput, choose
 
 if TYPE_CHECKING:
-    from salience.papers.sallm_when import DataSet, Plan
+    from salience.papers.sallm_when import DataSet, Experiment, Plan
     from salience.papers.sallm_when_table import Cell
     from salience.papers.trainings import Progress
 
@@ -97,6 +97,7 @@ TEACHINGS = ("none", "human", "shuffled", *METHODS)
 @click.option("--tested", type=COUNT, metavar="N", help="Test on N texts of each test set.  [default: all]")
 @click.option("--workers", type=WORKERS, help="Number of processes.  [default: the number of cores]")
 @click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Output folder.")
+@click.option("--unpretrained", is_flag=True, help="Say in the report that the weights of the model are random.")
 @click.option("--finished", is_flag=True, help="Train nothing; report the trainings that are finished.")
 @DELIMITER
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
@@ -113,8 +114,7 @@ def sallm_when(loading: LoadingOptions, **options: Any) -> None:
     data = _data(options)
     check_model(options["model"], **loading.options)
     from salience.papers.sallm_when import finished, run
-    from salience.papers.sallm_when_report import page, tables
-    from salience.papers.sallm_when_table import cells, summary, to_facts
+    from salience.papers.sallm_when_table import cells, summary
 
     sets = [_data_set(*one) for one in data]
     plan = _plan(options, sizes, rationales=any(one.rationales for one in sets))
@@ -127,14 +127,27 @@ def sallm_when(loading: LoadingOptions, **options: Any) -> None:
             else run(*arguments, workers=workers, report=report, say=say, **loading.options)
         )
     listed = cells(experiment, results)
-    facts = to_json(to_facts(experiment, listed), indent=1)
-    write_into(
-        options["out"], {"result.json": facts, "tables.md": tables(listed), "report.html": page(experiment, listed)}
-    )
+    _write(options, experiment, listed)
     _print(listed)
     print_points(summary(listed))
     if not options["quiet"]:
         click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)
+
+
+def _write(options: dict[str, Any], experiment: "Experiment", listed: "Sequence[Cell]") -> None:
+    from salience.models.loading import starts_from_nothing
+    from salience.papers.sallm_when_report import gains, page, tables
+    from salience.papers.sallm_when_table import to_facts
+
+    pretrained = not (options["unpretrained"] or starts_from_nothing(options["model"]))
+    files = {
+        "result.json": to_json({"pretrained": pretrained, **to_facts(experiment, listed)}, indent=1),
+        "tables.md": tables(listed),
+        "report.html": page(experiment, listed, pretrained=pretrained),
+    }
+    if any(cell.against_none for cell in listed):
+        files["gains.svg"] = gains(listed, "svg").decode()
+    write_into(options["out"], files)
 
 
 def _print(listed: "Sequence[Cell]") -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from salience.core.stats import Difference, Spread
-from salience.papers.students import Lessons, Student, compared, marks, run_students, spread, table_of
-from salience.papers.trainings import Facts, Report
+from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.trainings import Facts, Report, marks
 from salience.training.distillation import AGREEING
 from salience.training.guides import shuffled_guides
 from salience.training.monitors import AttentionMonitor, agreeing_heads, correct, important_heads

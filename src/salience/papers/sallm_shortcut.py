@@ -12,8 +12,8 @@ from salience.core.stats import Difference, Spread
 from salience.core.types import Model
 from salience.data.examples import Example
 from salience.data.shortcuts import Shortcut, spurious
-from salience.papers.students import Lessons, Student, compared, marks, run_students, spread, table_of
-from salience.papers.trainings import Facts, Report
+from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.trainings import Facts, Report, marks
 from salience.training.guides import by_rationales, shuffled_guides
 from salience.training.monitors import correct
 from salience.training.objectives import (

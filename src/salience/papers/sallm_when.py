@@ -6,7 +6,6 @@ domain and in others. ``none`` learns the task alone and is the teacher of those
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -16,13 +15,13 @@ from salience.core.files import claim, locked
 from salience.core.rows import predict
 from salience.core.types import Model
 from salience.data import Source, fingerprint
-from salience.data.examples import Example, encode_examples, examples, labels_in, sampled
+from salience.data.examples import Example, encode_examples, labels_in, sampled
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import prepare
 from salience.methods import METHODS
 from salience.models import load, load_to_train
 from salience.models.loading import knows
-from salience.papers.trainings import Facts, Report, results_of, run_all
+from salience.papers.trainings import Facts, Report, marks, results_of, run_all, texts_of
 from salience.training.distillation import save_model
 from salience.training.guides import FORMS, Form, by_rationales, by_teacher, shuffled_guides
 from salience.training.loop import Recipe, fit
@@ -225,7 +224,7 @@ class Experiment:
             "seed": job.seed,
             "epochs": recipe.epochs,
             "losses": dict(last.losses),
-            "correct": {name: "".join("01"[right] for right in marks) for name, marks in answers.items()},
+            "correct": {name: marks(right) for name, right in answers.items()},
         }
 
     def texts(self, job: Training) -> list[Example]:
@@ -261,7 +260,7 @@ class Experiment:
         return self.folder / "teachers" / str(job)
 
     def read(self, source: Source) -> tuple[Example, ...]:
-        return _texts(source, self.print_of(source))
+        return texts_of(source, self.print_of(source))
 
     def print_of(self, source: Source) -> str:
         return self.prints[str(source.files or source.name)]
@@ -269,12 +268,6 @@ class Experiment:
     def tested(self, source: Source) -> list[Example]:
         texts = [e for e in self.read(source) if e.label is not None]
         return sampled(texts, self.plan.tested or len(texts))
-
-
-@lru_cache(maxsize=8)
-def _texts(source: Source, content: str) -> tuple[Example, ...]:
-    """The texts of a source; ``content`` identifies what its files hold."""
-    return tuple(examples(source))
 
 
 # ------------------------------------------------------------------------------------------------------ the grid

@@ -20,11 +20,11 @@ NOTES = (
 )
 
 
-def page(experiment: Experiment, listed: Sequence[Cell], *, starts: str = "") -> str:
-    """The report as a self-contained page."""
+def page(experiment: Experiment, listed: Sequence[Cell], *, pretrained: bool = True) -> str:
+    """The report as a self-contained page. A model that starts from random weights is marked."""
     plan = experiment.plan
     settings = {
-        "model": experiment.model + starts,
+        "model": experiment.model if pretrained else f"{experiment.model} (unpretrained)",
         "seeds": plan.seeds,
         "λ": f"{plan.weight:g}",
         "share of marked tokens": f"{plan.share:g}",

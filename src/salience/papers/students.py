@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +12,11 @@ from salience.core.files import claim, locked
 from salience.core.stats import Difference, Spread, holm, paired_difference
 from salience.core.types import Model
 from salience.data import Source, fingerprint
-from salience.data.examples import Example, examples, labels_in, sampled
+from salience.data.examples import Example, labels_in, sampled
 from salience.errors import BadInput
 from salience.explanations.explainer import prepare
 from salience.models import load, load_to_train
-from salience.papers.trainings import Facts, Report, Work, results_of, run_all
+from salience.papers.trainings import Facts, Report, Work, results_of, run_all, texts_of
 from salience.training.distillation import save_model
 from salience.training.guides import by_teacher
 from salience.training.loop import Recipe, fit
@@ -63,16 +62,16 @@ class Lessons:
 
     def training_texts(self, seed: int) -> list[Example]:
         """All labelled texts in the random order of a seed; the first ``texts`` of them are for training."""
-        labelled = [e for e in _read(self.train, self.prints[0]) if e.label is not None]
+        labelled = [e for e in texts_of(self.train, self.prints[0]) if e.label is not None]
         Random(seed).shuffle(labelled)
         return labelled
 
     def test_texts(self) -> list[Example]:
-        texts = [e for e in _read(self.test, self.prints[1]) if e.label is not None]
+        texts = [e for e in texts_of(self.test, self.prints[1]) if e.label is not None]
         return sampled(texts, self.tested or len(texts))
 
     def new_model(self, seed: int) -> Model:
-        labels = labels_in(_read(self.train, self.prints[0]), self.train.name)
+        labels = labels_in(texts_of(self.train, self.prints[0]), self.train.name)
         return load_to_train(self.model, labels, seed=seed, **self.options)
 
     def fitted(self, student: Student, train: Sequence[Example], objective: Objective, *, epochs: int = 0) -> Model:
@@ -94,17 +93,6 @@ class Lessons:
         return by_teacher(teacher, texts, method, share=self.share, labels=labels)
 
 
-@lru_cache(maxsize=4)
-def _read(source: Source, content: str) -> tuple[Example, ...]:
-    """The texts of a source; ``content`` identifies what its files hold."""
-    return tuple(examples(source))
-
-
-def marks(right: Sequence[bool]) -> str:
-    """Whether each text is classified correctly, as a text of zeros and ones."""
-    return "".join("01"[one] for one in right)
-
-
 def run_students(
     lessons: Lessons,
     work: Work[Student],
@@ -114,15 +102,9 @@ def run_students(
     workers: int = 1,
     report: Report = lambda _: None,
 ) -> dict[Student, Facts]:
-    """Train all students that are not trained yet; a folder that holds those of another experiment is refused.
-
-    With ``workers`` 0, nothing is trained, and the results of those that are finished are returned.
-    """
-    needed = lessons.texts
-    if (count := len(lessons.training_texts(0))) < needed:
-        raise BadInput(f"{lessons.train.name} has {count} labelled texts; {needed} are needed")
-    if not workers:
-        return results_of(lessons.folder / "trainings", students)
+    """Train all students that are not trained yet; a folder that holds those of another experiment is refused."""
+    if (count := len(lessons.training_texts(0))) < lessons.texts:
+        raise BadInput(f"{lessons.train.name} has {count} labelled texts; {lessons.texts} are needed")
     with locked(lessons.folder, "settings.json"):
         facts = {"model": lessons.model, "texts": lessons.texts, "tested": lessons.tested, "weight": lessons.weight}
         recipe = {name: getattr(lessons.recipe, name) for name in ("epochs", "batch", "rate")}
@@ -136,6 +118,13 @@ def run_students(
         claim(lessons.folder / "settings.json", {**shared, "test": lessons.prints[1], **settings}, "another experiment")
         (folder := lessons.folder / "trainings").mkdir(exist_ok=True)
         return run_all(work, students, folder, workers=workers, report=report)
+
+
+def finished(lessons: Lessons, students: Sequence[Student]) -> dict[Student, Facts]:
+    """The results of the students that are trained, also while others are being trained."""
+    if not (lessons.folder / "settings.json").exists():
+        raise BadInput(f"{lessons.folder} holds no trainings; run the command without --finished first")
+    return results_of(lessons.folder / "trainings", students)
 
 
 def prints(train: Source, test: Source) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
@@ -18,6 +19,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from salience.core.files import write_json
+from salience.data import Source
+from salience.data.examples import Example, examples
 from salience.errors import BadInput, SalienceError
 from salience.runs.engines.local import end_with_parent
 
@@ -176,6 +179,20 @@ def _result(future: Future[Facts]) -> Facts:
             "a worker process ended unexpectedly. The usual cause is lack of memory: use fewer workers. Finished "
             "trainings are saved; run the same command to resume."
         ) from None
+
+
+# ------------------------------------------------------------------------------------------------------ texts
+
+
+@lru_cache(maxsize=8)
+def texts_of(source: Source, content: str) -> tuple[Example, ...]:
+    """The texts of a source, read once in every process; ``content`` identifies what its files hold."""
+    return tuple(examples(source))
+
+
+def marks(right: Sequence[bool]) -> str:
+    """Whether each text is classified correctly, as a text of zeros and ones."""
+    return "".join("01"[one] for one in right)
 
 
 # ------------------------------------------------------------------------------------------------------ processes

@@ -58,12 +58,13 @@ PACKAGES = {
         "starts_from_nothing", "subword_tokenizer", "word_tokenizer",
     ],
     "salience.training": [
-        "accuracy", "accuracy_against_rate", "agreeing_heads", "attention_to_explanation", "AttentionMonitor",
-        "by_explanations", "by_rationales", "Callbacks", "contrast", "diffmask_objective", "distil",
-        "Distillation", "DistillationResult", "Epoch", "every", "ExponentialAscent", "fit", "GatesResult",
-        "gradient_to_explanation", "GradientAscent", "guided", "labelled", "Objective", "PENALTIES", "Probe",
-        "rationale_objective", "RationaleResult", "RationaleTraining", "Recipe", "Recorder", "regularised",
-        "Step", "sweep", "TASK", "task_loss", "Term", "train_gates", "train_rationale_model", "TrainingProgress",
+        "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "ExponentialAscent", "GatesResult",
+        "GradientAscent", "Objective", "PENALTIES", "Probe", "RationaleResult", "RationaleTraining", "Recipe", "Recorder",
+        "Step", "TASK", "Term", "TrainingProgress", "accuracy", "accuracy_against_rate", "agreeing_heads",
+        "attention_to_explanation", "by_explanations", "by_rationales", "contrast", "diffmask_objective", "distil",
+        "every", "fit", "gradient_to_explanation", "guided", "label_smoothing", "labelled", "rationale_objective",
+        "regularised", "shuffled_guides", "smoothed", "sweep", "task_loss", "train_gates", "train_rationale_model",
+        "uniform_guides",
     ],
 }  # fmt: skip
 MODULES = {

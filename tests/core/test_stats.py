@@ -16,8 +16,10 @@ from salience.core.stats import (
     Spread,
     differences,
     estimate,
+    holm,
     mean_interval,
     moments_interval,
+    multi_bootstrap,
     paired_difference,
     share,
     share_interval,
@@ -358,3 +360,41 @@ def test_among_many_equal_columns_one_is_significant_in_one_of_twenty(n: int):
         wrong += min(x.p for x in differences(d, draws=199)) <= 0.05
     assert wrong <= 16
     assert wrong >= 2, "the test never rejects"
+
+
+# ------------------------------------------------------------------------------------------------------ families
+
+
+def test_holm_is_that_of_the_definition():
+    """Reject the smallest p at α / m, the next at α / (m − 1), and so on, up to the first that is not rejected."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        p = rng.uniform(size=rng.integers(1, 9)) ** 3
+        for alpha in (0.01, 0.05, 0.2):
+            rejected: set[int] = set()
+            for rank, i in enumerate(np.argsort(p)):
+                if p[i] > alpha / (len(p) - rank):
+                    break
+                rejected.add(int(i))
+            assert {i for i, q in enumerate(holm(p.tolist())) if q <= alpha} == rejected
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    corrected = holm([0.01, nan, 0.04])
+    assert corrected[0] == 0.02, "an undefined p-value is no comparison"
+    assert isnan(corrected[1])
+
+
+def test_the_multi_bootstrap_resamples_seeds_and_texts():
+    rng = np.random.default_rng(1)
+    d = rng.normal(1.0, 1.0, (5, 40)) + rng.normal(0, 0.5, (5, 1))
+    slow = [
+        np.mean([[d[s, t] for t in texts] for s in seeds])
+        for _ in range(3000)
+        for seeds, texts in [(rng.integers(0, 5, 5), rng.integers(0, 40, 40))]
+    ]
+    assert multi_bootstrap(d) == pytest.approx(np.quantile(slow, [0.025, 0.975]), abs=0.05)
+    assert multi_bootstrap(d) == multi_bootstrap(d)
+    assert multi_bootstrap(d, seed=1) != multi_bootstrap(d)
+    seeds_alone = np.repeat(rng.normal(0, 1, (5, 1)), 40, axis=1)
+    low, high = multi_bootstrap(seeds_alone)
+    assert high - low > 0.5, "texts that agree do not hide that seeds differ"

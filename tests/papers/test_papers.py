@@ -28,17 +28,21 @@ def test_sallm_from_the_command(
     arguments = ["paper", "sallm", "--model", str(folder / "model"), "--out", str(tmp_path / "out"), "--rate=0.003"]
     arguments += ["--train", str(folder / "train.jsonl"), "--validation", str(folder / "dev.jsonl")]
     arguments += ["--test", str(folder / "test.jsonl"), "--other", f"far={folder / 'far.jsonl'}"]
+    arguments += ["--control=uniform", "--control=smoothed"]
     assert run(arguments) == 0
     out = capsys.readouterr().out
-    for name in ("vanilla", "sallm", "fine_tuned", "iterative"):
+    for name in ("vanilla", "sallm", "fine_tuned", "iterative", "shuffled", "uniform", "smoothed"):
         assert f"\n{name} " in out
         assert f"| {name} |" in (tmp_path / "out" / "tables.md").read_text()
     assert max(map(len, out.splitlines())) <= 80
     assert "54.22 ± 0.19" in out
     assert "were best on validation" in out
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert [row["variant"] for row in result["rows"]] == ["vanilla", "sallm", "fine_tuned", "iterative"]
+    taught, controls = ["sallm", "fine_tuned", "iterative"], ["shuffled", "uniform", "smoothed"]
+    assert [row["variant"] for row in result["rows"]] == ["vanilla", *taught, *controls]
     assert result["rows"][1]["against_vanilla"]["pairs"] == 8
+    compared = [row["variant"] for row in result["rows"] if row["against_shuffled"]]
+    assert compared == taught, "controls are not compared with themselves"
     assert set(result["rows"][0]["measures"]) == set(result["rows"][1]["measures"]) >= {"attention_mass", "agreement"}
     assert "attention mass" in out
     report = (tmp_path / "out" / "report.html").read_text()
@@ -77,6 +81,7 @@ def test_a_sweep_shares_its_teacher_and_draws_the_trade_off(
     arguments += ["--test", str(folder / "test.jsonl"), "--weight=0.1", "--weight=5"]
     assert run(arguments) == 0
     table, log = capsys.readouterr()
+    assert "No control was trained" in log
     assert table.splitlines()[0].split() == ["teacher", "λ", "=", "0.1", "λ", "=", "5"]
     assert len(table.splitlines()[1].split()) == 4, "one measure, of the teacher and of two students"
     assert "(λ = 0.1), " in table.splitlines()[-1]
@@ -90,6 +95,24 @@ def test_a_sweep_shares_its_teacher_and_draws_the_trade_off(
     assert "attention on explained tokens" in report
     assert "<svg" in report
     assert "http://" not in report.replace("http://www.w3.org", "")
+
+
+def test_a_gain_counts_only_against_shuffled_explanations():
+    from salience.core.stats import Difference, Spread
+    from salience.papers.sallm import VariantRow
+
+    clear, none = Difference(2.0, 1.0, 3.0, 0.01, 50), Difference(0.1, -1.0, 1.2, 0.8, 50)
+    harm = Difference(-2.0, -3.0, -1.0, 0.01, 50)
+
+    def gain(vanilla: Difference, shuffled: Difference) -> str:
+        return VariantRow("sallm", Spread((50.0,)), {}, {}, vanilla, shuffled).gain
+
+    assert [gain(clear, clear), gain(clear, none), gain(none, clear), gain(harm, clear)] == [
+        "yes",
+        "not against shuffled",
+        "no",
+        "no",
+    ]
 
 
 def test_names_in_a_report_are_escaped(folder: Path):

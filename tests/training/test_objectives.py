@@ -1,5 +1,6 @@
 """Penalties compared with slow implementations of their formulas, and their effect on training."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import exp, log
@@ -23,8 +24,10 @@ from salience.training.objectives import (
     every,
     gradient_to_explanation,
     guided,
+    label_smoothing,
     labelled,
     regularised,
+    smoothed,
     task_loss,
 )
 from shapes import SHAPES, TEXTS, build
@@ -454,3 +457,18 @@ def test_what_an_objective_asks_of_the_forward_pass():
     step = drawn_step()
     nothing = Step(step.model, step.batch, step.output, step.labels, torch.zeros_like(step.guide))
     assert float(Term(attention_to_explanation)(nothing)) == 0
+
+
+@pytest.mark.parametrize("weight", [0.25, 1.0])
+def test_label_smoothing_is_that_of_torch_with_the_same_strength(weight: float):
+    step = make_step(build("bert"), torch.tensor([i % 2 for i in range(len(TEXTS))]))
+    epsilon = weight / (1 + weight)
+    logits, classes = step.output.logits, step.output.logits.shape[1]
+    theirs = torch.nn.functional.cross_entropy(logits, step.labels, reduction="none", label_smoothing=epsilon)
+    ours = task_loss(step) + weight * (label_smoothing(step) + log(classes))
+    assert torch.allclose(ours, (1 + weight) * theirs, atol=1e-5)
+    uniform = replace(step, output=replace(step.output, logits=torch.zeros_like(logits)))
+    assert torch.allclose(label_smoothing(uniform), torch.zeros(len(logits)), atol=1e-6)
+    assert smoothed(weight).attention is None, "no attention weights are needed"
+    with pytest.raises(BadInput, match="must be at least 0"):
+        smoothed(-1.0)

@@ -11,7 +11,7 @@ import torch
 
 from reviews import reviews
 from salience.data.examples import Example
-from salience.data.shortcuts import SHORTCUT_KINDS, Shortcut, inserted, planted
+from salience.data.shortcuts import SHORTCUT_KINDS, Shortcut, inserted, planted, spurious
 from salience.errors import BadInput, BadModel
 from salience.evaluation.evaluator import evaluate
 from salience.explanations.explainer import explain, prepare
@@ -28,6 +28,32 @@ from shapes import TEXTS, build
 
 KNOWN = Shortcut("token", words=("fox", "dog"), context="lazy")
 """Of words that the small models of the tests know."""
+
+
+def test_a_spurious_word_agrees_with_the_label_as_often_as_asked_and_is_no_rationale():
+    texts = [Example(str(i), "a  dull but well  made film", i % 2, ((3, 12), (16, 27))) for i in range(200)]
+    shortcut = Shortcut()
+    for agreement in (0.0, 0.5, 0.95, 1.0):
+        marked = spurious(texts, shortcut, agreement=agreement, seed=3)
+        agrees = 0
+        for before, e in zip(texts, marked, strict=True):
+            (word,) = [w for w in e.text.split() if w in shortcut.words]
+            agrees += shortcut.words.index(word) == e.label
+            assert " ".join(w for w in e.text.split() if w != word) == " ".join(before.text.split())
+            marks = [e.text[a:b] for a, b in e.rationale]
+            assert word not in " ".join(marks), "the word is never part of the rationale"
+            kept = "".join(before.text[a:b] for a, b in before.rationale)
+            assert "".join(marks).replace(" ", "") == kept.replace(" ", "")
+            assert e.label == before.label
+        assert agrees == agreement * 200
+    places = {e.text.split().index(next(w for w in e.text.split() if w in shortcut.words)) for e in marked}
+    assert places == set(range(7)), "the word is put everywhere"
+    assert spurious(texts, shortcut, seed=3) == spurious(texts, shortcut, seed=3)
+    assert not spurious([Example("a", "paris in spring", 0)], shortcut)
+    with pytest.raises(BadInput, match="stands for label 0 or 1; the examples also have 2"):
+        spurious([Example("a", "a film", 2)], shortcut)
+    with pytest.raises(BadInput, match="between 0 and 1"):
+        spurious(texts, shortcut, agreement=2.0)
 
 
 def texts(count: int = 40) -> list[Example]:

@@ -30,6 +30,8 @@ from salience.cli.options import (
     source_of,
 )
 from salience.cli.output import print_points, print_table, write_into
+from salience.cli.sallm_students import sallm_heads, sallm_shortcut, sallm_unlabelled
+from salience.cli.sallm_when import sallm_when
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput
 
@@ -63,6 +65,8 @@ def paper() -> None:
 for _one in debate.commands(SIZE, OUT):
     paper.add_command(_one)
 paper.add_command(beyond.command(SIZE, OUT))
+for _one in (sallm_when, sallm_shortcut, sallm_unlabelled, sallm_heads):
+    paper.add_command(_one)
 
 
 @paper.command(
@@ -96,12 +100,22 @@ paper.add_command(beyond.command(SIZE, OUT))
     show_default=True,
     help="Number of models trained in parallel.",
 )
+@click.option(
+    "--control",
+    "controls",
+    type=click.Choice(["shuffled", "uniform", "smoothed"]),
+    multiple=True,
+    default=["shuffled", "uniform"],
+    show_default=True,
+    help="Control to train as well; may be repeated. shuffled is always one of them.",
+)
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 @loading
 def sallm(loading: LoadingOptions, **options: Any) -> None:
     """SalLM: train attention with explanations.
 
-    Four variants are trained over several seeds.
+    Four variants and their controls are trained over several seeds. A gain counts only if it is significant against
+    vanilla and against a student of shuffled explanations.
     """
     from salience.papers import reports
     from salience.papers.sallm import SIZES, comparison_table, looked, markdown, run
@@ -126,6 +140,7 @@ def sallm(loading: LoadingOptions, **options: Any) -> None:
             workers=options["workers"],
             say=say,
             callbacks=callbacks,
+            controls=options["controls"],
             **loading.options,
         )
     tables = comparison_table(result), looked(result)

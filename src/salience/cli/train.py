@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from salience.training.distillation import Callbacks, DistillationResult
     from salience.training.loop import Epoch, Recipe
 
+CONTROLS = ("shuffled", "uniform", "smoothed")
+"""The variants that are controls, as in salience.training.distillation, which needs torch."""
+
 SAMPLE = "sample"
 """The name of the bundled sentences as training data."""
+
+
+NO_CONTROL = (
+    "No control was trained: random explanations often help as much as real ones. Run the same command with --variant "
+    "shuffled and another --out; a gain counts only against it."
+)
 
 
 @click.command(
@@ -47,6 +56,7 @@ SAMPLE = "sample"
         "salience train --data train.jsonl --out out --penalty gradient_to_explanation --weight 0.01",
         "salience train --data train.jsonl --out out --rationale-model hardkuma --selection-rate 0.2",
         "salience train --data train.jsonl --out out --rationale-model lei --selection-rate 0.1 --selection-rate 0.3",
+        "salience train --data train.jsonl --out control --variant shuffled       (does the gain need explanations?)",
     )
 )
 @click.option(
@@ -71,10 +81,10 @@ SAMPLE = "sample"
 )
 @click.option(
     "--variant",
-    type=click.Choice(["vanilla", "sallm", "fine_tuned", "iterative", "refreshed"]),
+    type=click.Choice(["vanilla", "sallm", "fine_tuned", "iterative", "refreshed", *CONTROLS]),
     default="sallm",
     show_default=True,
-    help="Training scheme of teacher and student.",
+    help="Training scheme of teacher and student. The last three are controls.",
 )
 @click.option(
     "--method",
@@ -198,6 +208,8 @@ def train(loading: LoadingOptions, **options: Any) -> None:
             courses = {f"weight-{w:g}": dataclasses.replace(course, weight=w) for w in options["weights"]}
             results = sweep(options["model"], data, place, courses, callbacks=callbacks, **shared)
     written = _write_reports(results, place)
+    if len(results) > 1 and course.variant not in CONTROLS:
+        click.echo(NO_CONTROL, err=True)
     if options["as_json"]:
         for name, result in results.items():
             _print_json(name, result)

@@ -72,6 +72,45 @@ def planted(examples: Sequence[Example], shortcut: Shortcut, *, share: float = 0
     return [_planted(e, shortcut, rng, decides=i in chosen) for i, e in enumerate(free)]
 
 
+def spurious(
+    examples: Sequence[Example], shortcut: Shortcut, *, agreement: float = 0.95, seed: int = 0
+) -> list[Example]:
+    """Insert one of the two words into every text: that of its label in a share of them, otherwise the other one.
+
+    Labels stay as they are, 0 or 1, and rationales move with their words. Trained with an agreement near 1, a model may
+    rely on the word, which it should not; with an agreement of 0, the word speaks against the label of every text.
+    Examples that already contain one of the words are left out.
+    """
+    if not 0 <= agreement <= 1:
+        raise BadInput(f"agreement={agreement} must be between 0 and 1; it is the share of texts whose word agrees")
+    if other := sorted({repr(e.label) for e in examples if e.label not in (0, 1)}):
+        raise BadInput(f"a spurious word stands for label 0 or 1; the examples also have {', '.join(other[:3])}")
+    free = [e for e in examples if not shortcut.within(single_text(e))]
+    rng = Random(seed)
+    agrees = set(rng.sample(range(len(free)), round(agreement * len(free))))
+    return [_with_word(e, shortcut.words[int(e.label == 1) ^ (i not in agrees)], rng) for i, e in enumerate(free)]
+
+
+def _with_word(example: Example, word: str, rng: Random) -> Example:
+    """The example with the word before one of its words, or at the end."""
+    text = single_text(example)
+    at = rng.choice([*(match.start() for match in re.finditer(r"\S+", text)), len(text)])
+    piece = f"{word} " if at < len(text) else f" {word}"
+    marks = None if example.rationale is None else tuple(_moved(example.rationale, at, len(piece)))
+    return replace(example, text=text[:at] + piece + text[at:], rationale=marks)
+
+
+def _moved(spans: Sequence[Span], at: int, by: int) -> list[Span]:
+    """The spans of a text into which ``by`` characters were inserted; a span that they fall into is split."""
+    moved: list[Span] = []
+    for a, b in spans:
+        if a < at < b:
+            moved += [(a, at), (at + by, b + by)]
+        else:
+            moved.append((a + by, b + by) if a >= at else (a, b))
+    return moved
+
+
 def single_text(example: Example) -> str:
     if not isinstance(example.text, str):
         raise BadInput(f"{example.id!r} is a pair of texts; a shortcut can only be planted in single texts")

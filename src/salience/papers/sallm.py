@@ -1,4 +1,4 @@
-"""SalLM: saliency-guided language models, four variants on SST-5.
+"""SalLM: saliency-guided language models, four variants on SST-5, with controls.
 
 The poster trains BERT-base as a teacher, binarises its gradient saliency, and trains again with the attention loss. λ
 and the share of marked tokens are not published; both are selected here on the validation set.
@@ -6,16 +6,14 @@ and the share of marked tokens are not published; both are selected here on the 
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import isnan
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from salience.core.files import complete
@@ -23,8 +21,16 @@ from salience.core.stats import Difference, Spread, paired_difference
 from salience.data import Source
 from salience.data.examples import Example, examples
 from salience.models import load
-from salience.runs.engines.local import end_with_parent
-from salience.training.distillation import Callbacks, Distillation, DistillationResult, Variant, distil
+from salience.papers.trainings import pool
+from salience.training.distillation import (
+    WITHOUT_TEACHER,
+    Callbacks,
+    Control,
+    Distillation,
+    DistillationResult,
+    Variant,
+    distil,
+)
 from salience.training.loop import Recipe
 from salience.training.monitors import correct
 
@@ -36,7 +42,10 @@ PUBLISHED = {
 }
 """Validation and test accuracy in the poster: BERT-base, SST-5, 3 seeds, mean ± standard deviation."""
 
-Table = tuple[Sequence[str], list[list[str]]]
+TAUGHT: tuple[Variant, ...] = ("sallm", "fine_tuned", "iterative")
+"""The variants that learn from explanations."""
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """(header, rows)"""
 
 
@@ -69,7 +78,17 @@ class VariantRow:
     """Measures on the validation texts. Attention is compared with the explanations of the vanilla teacher, except for
     ``iterative``, whose teacher is the student of ``sallm``."""
     against_vanilla: Difference | None
-    """The difference in test accuracy, in percentage points."""
+    """The difference in test accuracy, in percentage points; None for vanilla itself."""
+    against_shuffled: Difference | None
+    """The same difference from the control taught by shuffled explanations; None for vanilla and the controls."""
+
+    @property
+    def gain(self) -> str:
+        """Whether explanations raised the accuracy; what random ones do as well is no gain of theirs."""
+        if self.against_vanilla is None or self.against_shuffled is None:
+            return ""
+        better = [d.clear and d.mean > 0 for d in (self.against_vanilla, self.against_shuffled)]
+        return "yes" if all(better) else "not against shuffled" if better[0] else "no"
 
     @property
     def validation(self) -> Spread:
@@ -141,7 +160,7 @@ class Experiment:
         )
 
     def _teacher(self, one: Training) -> Training | None:
-        if one.variant == "vanilla":
+        if one.variant in WITHOUT_TEACHER:
             return None
         return replace(one, variant="sallm") if one.variant == "iterative" else Training("vanilla", one.seed)
 
@@ -161,10 +180,12 @@ def run(
     workers: int = 1,
     say: Callable[[str], None] = lambda _: None,
     callbacks: Callbacks = Callbacks(),  # noqa: B008
+    controls: Sequence[Control] = ("shuffled", "uniform"),
     **options: Any,
 ) -> SallmResult:
-    """Train all variants with all seeds, in ``workers`` processes; if stopped, the same call resumes.
+    """Train all variants and controls with all seeds, in ``workers`` processes; if stopped, the same call resumes.
 
+    ``shuffled`` is always one of the controls: a gain counts only against it.
     ``settings`` are those of the method. ``say`` is called with messages about progress. ``options`` are passed to
     :func:`salience.models.load_to_train`.
     """
@@ -172,8 +193,9 @@ def run(
     recipe = replace(recipe, epochs=size.epochs)
     tests = {"test": test, **(others or {})}
     experiment = Experiment(model, train, validation, tests, folder, recipe, method, settings or {}, options)
-    with _pool(workers) as pool:
-        grid, results = _run_all(size, lambda runs: dict(_run(experiment, runs, pool, say, callbacks)))
+    with _pool(workers) as processes:
+        learnt: tuple[Variant, ...] = (*TAUGHT, *dict.fromkeys(("shuffled", *controls)))
+        grid, results = _run_all(size, learnt, lambda runs: dict(_run(experiment, runs, processes, say, callbacks)))
     chosen = _best(grid)
     say("comparing the predictions on the test texts")
     correct_by_variant = {name: _correct(variant, examples(test)) for name, variant in results.items()}
@@ -190,7 +212,9 @@ def run(
 
 
 def _run_all(
-    size: Size, run: Callable[[Sequence[Training]], Mapping[Training, DistillationResult]]
+    size: Size,
+    learnt: Sequence[Variant],
+    run: Callable[[Sequence[Training]], Mapping[Training, DistillationResult]],
 ) -> tuple[list[dict[str, float]], dict[str, list[DistillationResult]]]:
     """The grid, and the results of every variant by seed; teachers are trained before their students."""
     seeds = range(size.seeds)
@@ -200,10 +224,9 @@ def _run_all(
     results |= run(candidates)
     grid = [{"weight": c.weight, "share": c.share, "validation": _validation(results[c])} for c in candidates]
     variants: dict[Variant, list[Training]] = {
-        variant: [Training(variant, seed, **_best(grid)) for seed in seeds]
-        for variant in ("sallm", "fine_tuned", "iterative")
+        variant: [Training(variant, seed, **_best(grid)) for seed in seeds] for variant in learnt
     }
-    results |= run([*variants["sallm"], *variants["fine_tuned"]])
+    results |= run([one for variant in learnt if variant != "iterative" for one in variants[variant]])
     results |= run(variants["iterative"])
     return grid, {name: [results[one] for one in runs] for name, runs in {"vanilla": vanilla, **variants}.items()}
 
@@ -221,17 +244,17 @@ def _best(grid: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _run(
     experiment: Experiment,
     runs: Sequence[Training],
-    pool: Executor | None,
+    processes: Executor | None,
     say: Callable[[str], None],
     callbacks: Callbacks,
 ) -> Iterator[tuple[Training, DistillationResult]]:
     """Each training run with its result, in this process or in a pool."""
-    if pool is None:
+    if processes is None:
         for one in runs:
             say(str(one))
             yield one, experiment.run(one, callbacks)
         return
-    futures = {pool.submit(experiment.run, one): one for one in runs}
+    futures = {processes.submit(experiment.run, one): one for one in runs}
     for future in as_completed(futures):
         result = future.result()
         say(f"{futures[future]}: validation accuracy {_validation(result):.3f}")
@@ -244,15 +267,8 @@ def _pool(workers: int) -> Generator[Executor | None]:
     if workers == 1:
         yield None
         return
-    threads = max(1, torch.get_num_threads() // workers)
-    with ProcessPoolExecutor(workers, get_context("spawn"), _initialise, (threads,)) as pool:
-        yield pool
-
-
-def _initialise(threads: int) -> None:
-    """Initialise a worker process."""
-    end_with_parent()
-    torch.set_num_threads(threads)
+    with pool(workers, threads=max(1, torch.get_num_threads() // workers)) as processes:
+        yield processes
 
 
 def _correct(results: Sequence[DistillationResult], tests: Sequence[Example]) -> list[list[float]]:
@@ -277,14 +293,16 @@ def _row(
         Spread(tuple(100 * r.scores["test"] for r in results)),
         {other: Spread(tuple(100 * r.scores[other] for r in results)) for other in others},
         measures,
-        None if name == "vanilla" else paired_difference(np.array(correct[name]), np.array(correct["vanilla"])),
+        None if name == "vanilla" else paired_difference(correct[name], correct["vanilla"]),
+        paired_difference(correct[name], correct["shuffled"]) if name in TAUGHT else None,
     )
 
 
 def comparison_table(result: SallmResult) -> Table:
     """The table of accuracies, with the poster's numbers."""
     others = list(result.rows[0].others)
-    head = ["variant", "validation", "test", *others, "test − vanilla", "poster: validation", "poster: test"]
+    differences = ["test − vanilla", "test − shuffled", "gain"]
+    head = ["variant", "validation", "test", *others, *differences, "poster: validation", "poster: test"]
     return head, [_cells(row, others) for row in result.rows]
 
 
@@ -294,8 +312,9 @@ def _cells(row: VariantRow, others: Sequence[str]) -> list[str]:
         str(row.validation),
         str(row.test),
         *(str(row.others[other]) for other in others),
-        "" if row.against_vanilla is None else _tested(row.against_vanilla),
-        *PUBLISHED[row.variant],
+        *("" if d is None else _tested(d) for d in (row.against_vanilla, row.against_shuffled)),
+        row.gain,
+        *PUBLISHED.get(row.variant, ("", "")),
     ]
 
 
@@ -307,7 +326,8 @@ def looked(result: SallmResult) -> Table:
     """The table of attention measures."""
     names = [name for name in result.rows[1].measures if name != "accuracy"]
     head = ["variant", *(name.replace("_", " ") for name in names)]
-    return head, [[row.variant, *(f"{row.measures[name]:.3f}" for name in names)] for row in result.rows]
+    measured = [row for row in result.rows if set(names) <= set(row.measures)]
+    return head, [[row.variant, *(f"{row.measures[name]:.3f}" for name in names)] for row in measured]
 
 
 def markdown(table: Table) -> str:

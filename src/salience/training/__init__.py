@@ -2,7 +2,7 @@
 
 from salience.training.diffmask import GatesResult, diffmask_objective, train_gates
 from salience.training.distillation import Callbacks, Distillation, DistillationResult, distil, sweep
-from salience.training.guides import by_explanations, by_rationales
+from salience.training.guides import by_explanations, by_rationales, shuffled_guides, uniform_guides
 from salience.training.loop import Epoch, Probe, Recipe, Recorder, TrainingProgress, fit
 from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads
 from salience.training.multipliers import ExponentialAscent, GradientAscent
@@ -17,8 +17,10 @@ from salience.training.objectives import (
     every,
     gradient_to_explanation,
     guided,
+    label_smoothing,
     labelled,
     regularised,
+    smoothed,
     task_loss,
 )
 from salience.training.rationale_models import (
@@ -62,11 +64,15 @@ __all__ = [
     "fit",
     "gradient_to_explanation",
     "guided",
+    "label_smoothing",
     "labelled",
     "rationale_objective",
     "regularised",
+    "shuffled_guides",
+    "smoothed",
     "sweep",
     "task_loss",
     "train_gates",
     "train_rationale_model",
+    "uniform_guides",
 ]

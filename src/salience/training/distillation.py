@@ -23,13 +23,20 @@ from salience.models import load, load_to_train
 from salience.models.loading import Checkpoint
 from salience.runs.driver import RunProgress, explain_data
 from salience.runs.folder import differences
-from salience.training.guides import FORMS, Form, by_explanations, by_rationales
+from salience.training.guides import FORMS, Form, by_explanations, by_rationales, shuffled_guides, uniform_guides
 from salience.training.loop import Epoch, Probe, Recipe, TrainingProgress, epoch_from, fit
 from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads, mean_length
-from salience.training.objectives import PENALTIES, Objective, Schedule, regularised
+from salience.training.objectives import PENALTIES, Objective, Schedule, regularised, smoothed
 
-Variant = Literal["vanilla", "sallm", "fine_tuned", "iterative", "refreshed"]
+Control = Literal["shuffled", "uniform", "smoothed"]
+CONTROLS = get_args(Control)
+"""The variants without which a gain of the others proves nothing."""
+
+Variant = Literal["vanilla", "sallm", "fine_tuned", "iterative", "refreshed", Control]
 VARIANTS = get_args(Variant)
+
+WITHOUT_TEACHER = ("vanilla", "smoothed")
+"""The variants that need no explanations."""
 
 AGREE = "agreeing"
 """The value of ``heads`` that selects those which agree best with the explanations before training."""
@@ -52,6 +59,10 @@ class Distillation:
     ``fine_tuned`` continues from the teacher itself. ``iterative`` repeats ``sallm`` for several rounds, each student
     the teacher of the next. ``refreshed`` replaces the teacher's explanations with the student's own before every
     epoch after the first.
+
+    Three controls show what a penalty does without the information in the explanations. ``shuffled`` is ``sallm`` with
+    the weights of each explanation at random tokens of its text, ``uniform`` with the same weight on all tokens, and
+    ``smoothed`` has label smoothing of the same λ as its penalty.
     """
 
     variant: Variant = "sallm"
@@ -76,13 +87,23 @@ class Distillation:
             raise BadInput(f"share={self.share} must be above 0 and at most 1; it is the fraction of tokens to mark")
         if self.method != "rationale":
             prepare(self.method, self.settings)
-        elif self.variant not in ("vanilla", "sallm"):
+        elif self.variant in ("fine_tuned", "iterative", "refreshed"):
             raise BadInput(f"variant {self.variant!r} needs a teacher, but human rationales do not; use 'sallm'")
         if self.penalty == "contrast" and self.variant == "refreshed":
             raise BadInput(
                 "contrast needs explanations of every label, but the variant 'refreshed' explains only one; use 'sallm'"
             )
+        if self.variant == "uniform" and self._ignores_uniform:
+            raise BadInput(
+                f"{self.penalty} is constant if an explanation marks all tokens alike, so the variant 'uniform' would "
+                "teach nothing; use 'shuffled'"
+            )
         self.objective  # noqa: B018  checks the settings of the penalty
+
+    @property
+    def _ignores_uniform(self) -> bool:
+        criterion = self.penalty_settings.get("criterion", "outside")
+        return self.penalty == "contrast" or (self.penalty == "gradient_to_explanation" and criterion == "outside")
 
     @property
     def objective(self) -> Objective:
@@ -243,8 +264,10 @@ class _Procedure:
 
     def run(self) -> tuple[Mapping[str, float], list[Epoch]]:
         variant = self.distillation.variant
-        if variant == "vanilla":
-            return {}, self._train("student", self._new_model(), self.data.train, Objective(), [])
+        if variant in WITHOUT_TEACHER:
+            course = self.distillation
+            objective = Objective() if variant == "vanilla" else smoothed(course.weight, course.anneal)
+            return {}, self._train("student", self._new_model(), self.data.train, objective, [])
         if self.distillation.method == "rationale":
             return self._train_student(self._new_model(), None)
         if self.teacher is None and not (self.folder / "teacher" / "config.json").exists():
@@ -257,7 +280,7 @@ class _Procedure:
     def test(self, tests: Mapping[str, Sequence[Example]]) -> dict[str, float]:
         student = self._load(self.folder / "student")
         scores = {name: accuracy(student, test) for name, test in tests.items()}
-        if self.distillation.variant == "vanilla" or self.distillation.method == "rationale":
+        if self.distillation.variant in WITHOUT_TEACHER or self.distillation.method == "rationale":
             return scores
         teacher = self._load(self.teacher_folder)
         return scores | {f"teacher/{name}": accuracy(teacher, test) for name, test in tests.items()}
@@ -282,7 +305,8 @@ class _Procedure:
     ) -> tuple[Mapping[str, float], list[Epoch]]:
         data_sets = self.data
         if teacher is None:
-            train, held_out = by_rationales(student, data_sets.train), by_rationales(student, data_sets.validation)
+            train = self._controlled(student, by_rationales(student, data_sets.train))
+            held_out = by_rationales(student, data_sets.validation)
             objective = self._objective(student, train)
             before = self._monitor(student, held_out, objective)(student) if held_out else {}
             return before, self._train(name, student, train, objective, held_out)
@@ -294,6 +318,7 @@ class _Procedure:
             source = replace(data_sets.unlabelled_data, label=None)
             guided = self._guided(teacher, student, data_sets.unlabelled, source, _sibling(run, "unlabelled"))
             train += [replace(e, id=f"unlabelled/{e.id}") for e in guided]
+        train = self._controlled(student, train)
         held_out = data_sets.validation
         if data_sets.validation_data is not None:
             source = data_sets.validation_data
@@ -301,6 +326,12 @@ class _Procedure:
         objective = self._objective(student, train)
         before = self._monitor(student, held_out, objective)(self._load(teacher)) if held_out else {}
         return before, self._train(name, student, train, objective, held_out)
+
+    def _controlled(self, student: Model, train: list[Example]) -> list[Example]:
+        """The training examples as they are, or with the guides of a control. Validation keeps the explanations."""
+        if self.distillation.variant == "shuffled":
+            return shuffled_guides(student, train, seed=self.distillation.recipe.seed)
+        return uniform_guides(student, train) if self.distillation.variant == "uniform" else train
 
     def _monitor(self, model: Model, held_out: Sequence[Example], objective: Objective) -> AttentionMonitor:
         """Measure the attention that the penalty reads, and compare it with a method that is not used in training."""

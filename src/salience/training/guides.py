@@ -1,17 +1,20 @@
 """Guides for training, from rationales or explanations: one weight per token of the model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
+from zlib import crc32
 
 import numpy as np
 
 from salience.core.ranking import top_share
+from salience.core.target import Target
 from salience.core.text import Encoded
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
 from salience.data.rationales import marked
 from salience.errors import BadInput, choose
+from salience.explanations.explainer import Configured, explain_all
 from salience.explanations.explanation import Explanation, check_same_tokens
 
 Form = Literal["binary", "positive", "signed"]
@@ -53,6 +56,28 @@ def by_explanations(
     return guided
 
 
+def by_teacher(
+    teacher: Model,
+    examples: Sequence[Example],
+    method: Configured,
+    *,
+    form: Form = "binary",
+    share: float = 0.2,
+    labels: Sequence[int] | None = None,
+) -> list[Example]:
+    """Add guides from the explanations of a teacher: of the label of each text, or of its prediction if it has none.
+
+    With ``labels``, columns of the teacher's logits, each text gets one guide for every one of them.
+    """
+    encoded = encode_examples(teacher, examples)
+    guides: list[list[tuple[float, ...]]] = [[] for _ in examples]
+    for label in (None,) if labels is None else labels:
+        targets = [Target(e.single_label if label is None else label) for e in examples]
+        for own, (x,) in zip(guides, explain_all(teacher, encoded, [method], targets), strict=True):
+            own.append(shaped(x.scores, x.special, form, share))
+    return [replace(e, guide=own[0] if labels is None else tuple(own)) for e, own in zip(examples, guides, strict=True)]
+
+
 def _guide(example: Example, tokens: Encoded, e: Explanation, form: str, share: float) -> tuple[float, ...]:
     check_same_tokens(e, tokens, f"the explanation of {example.id!r}")
     return shaped(e.scores, tokens.special, form, share)
@@ -77,3 +102,52 @@ def shaped(scores: Sequence[float], special: Sequence[bool], form: str, share: f
     weights, content = np.zeros(len(scores)), ~np.array(special)
     weights[content] = top_share(np.array(scores)[content], share)
     return tuple(weights.tolist())
+
+
+# ------------------------------------------------------------------------------------------------------ controls
+
+
+def shuffled_guides(model: Model, examples: Sequence[Example], *, seed: int = 0) -> list[Example]:
+    """Shuffle the weights of every guide over the tokens of its text: a control that explains nothing.
+
+    Each text keeps its weights, so as many tokens are marked as before. Special tokens keep 0. The order depends on
+    the seed and the text alone; with one guide per label, each is shuffled separately.
+    """
+
+    def shuffle(weights: Sequence[float], content: np.ndarray, rng: np.random.Generator) -> tuple[float, ...]:
+        result = np.array(weights)
+        result[content] = rng.permutation(result[content])
+        return tuple(result.tolist())
+
+    return _replaced(model, examples, shuffle, seed)
+
+
+def uniform_guides(model: Model, examples: Sequence[Example]) -> list[Example]:
+    """Replace every guide by the same weight on all tokens of its text: a control without any selection.
+
+    A guide without a positive weight, as of a text in which people marked nothing, stays as it is.
+    """
+
+    def flatten(weights: Sequence[float], content: np.ndarray, _: np.random.Generator) -> tuple[float, ...]:
+        return tuple(content.astype(float).tolist()) if max(weights, default=0) > 0 else tuple(weights)
+
+    return _replaced(model, examples, flatten, 0)
+
+
+def _replaced(
+    model: Model,
+    examples: Sequence[Example],
+    change: Callable[[Sequence[float], np.ndarray, np.random.Generator], tuple[float, ...]],
+    seed: int,
+) -> list[Example]:
+    """The examples with each of their guides changed, given which tokens are no special ones."""
+    results: list[Example] = []
+    for example, tokens in zip(examples, encode_examples(model, examples), strict=True):
+        rng = np.random.default_rng([seed, crc32(repr(tokens.ids).encode())])
+        content, guide = ~np.array(tokens.special), example.guide
+        if guide and isinstance(guide[0], tuple):
+            guide = tuple(change(one, content, rng) for one in guide)  # pyright: ignore
+        elif guide:
+            guide = change(guide, content, rng)  # pyright: ignore
+        results.append(replace(example, guide=guide))
+    return results

@@ -21,7 +21,7 @@ from salience.methods.attention import QueryRow
 from salience.metrics.agreement import spearman
 from salience.metrics.faithfulness import comprehensiveness, sufficiency
 from salience.training.loop import guides_of, labels_of
-from salience.training.objectives import UNKNOWN, HeadChoice, Layers, Objective, Step, attended, guided
+from salience.training.objectives import UNKNOWN, HeadChoice, Layers, Objective, Step, attended, guided, task_loss
 
 Result = TypeVar("Result")
 
@@ -130,9 +130,32 @@ def agreeing_heads(model: Model, examples: Sequence[Example], count: int = 4) ->
         return (attended(step, layers="all", heads="each") * marked).sum(2).sum(0)
 
     results = each_step(model, [e for e in examples if e.guide], mass)
+    return _highest(model, [result for _, result in results], count)
+
+
+def important_heads(model: Model, examples: Sequence[Example], count: int = 4) -> list[tuple[int, int]]:
+    """The ``count`` (layer, head) pairs without which the loss would change most: E |Σ A ⊙ ∂L/∂A|.
+
+    This is the gradient of a factor on the output of a head, at 1.
+
+    Paper: Michel et al. 2019, Are Sixteen Heads Really Better than One?, arXiv:1905.10650, eq. 2
+    """
+
+    def importance(step: Step) -> Tensor:
+        attention = list(step.output.attention)
+        gradients = torch.autograd.grad(task_loss(step).sum(), attention)
+        each = [(a * g).sum((2, 3)).abs().sum(0).detach() for a, g in zip(attention, gradients, strict=True)]
+        return torch.cat(each)
+
+    results = [result for _, result in each_step(model, examples, importance, graph=True)]
+    return _highest(model, results, count)
+
+
+def _highest(model: Model, results: Sequence[Tensor], count: int) -> list[tuple[int, int]]:
+    """The (layer, head) pairs with the highest sums, counted from 1."""
     if not results:
         return []
-    total = torch.stack([result for _, result in results]).sum(0)
+    total = torch.stack(list(results)).sum(0)
     heads = len(total) // model.layers
     return [(int(i) // heads + 1, int(i) % heads + 1) for i in total.argsort(descending=True)[:count]]
 

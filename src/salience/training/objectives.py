@@ -7,7 +7,7 @@ gradients that a penalty compares; the explanation is a constant.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import cos, pi
+from math import cos, log, pi
 from typing import Any, Literal, get_args
 
 import torch
@@ -94,6 +94,23 @@ def task_loss(step: Step) -> Float[Tensor, " b"]:
     else:
         loss = (logits - labels).square().mean(1)
     return loss * known
+
+
+def label_smoothing(step: Step) -> Float[Tensor, " b"]:
+    """Divergence of the prediction from a uniform one: KL(u ‖ p) = −log C − Σ_c log p_c / C.
+
+    L_task + λ · KL(u ‖ p) is the loss of label smoothing with ε = λ / (1 + λ), times 1 + λ. For multi-label models
+    every label is compared with one half.
+
+    Paper: Szegedy et al. 2016, arXiv:1512.00567, section 7
+    """
+    logits = _at_least_float32(step.output.logits)
+    if step.model.link == "softmax":
+        return -logits.log_softmax(-1).mean(-1) - log(logits.shape[-1])
+    if step.model.link == "identity":
+        raise UnsupportedModel(f"{step.model.name} is a regression model; label smoothing needs a classifier")
+    both = nn.functional.logsigmoid(logits) + nn.functional.logsigmoid(-logits)
+    return -both.mean(-1) / 2 - log(2)
 
 
 # ------------------------------------------------------------------------------------------------------ attention
@@ -411,6 +428,20 @@ def regularised(penalty: Loss, weight: float = 1.0, schedule: Schedule = "consta
     >>> regularised(attention_to_explanation, 0.5, layers="all").weights_at(0.0)
     {'task': 1.0, 'attention_to_explanation': 0.5}
     """
+    _check_weight(weight)
+    return Objective((TASK, Term(penalty, weight, schedule, settings)))
+
+
+def smoothed(weight: float = 1.0, schedule: Schedule = "constant") -> Objective:
+    """Add :func:`label_smoothing` to the task, averaged over the labelled texts: a control without explanations.
+
+    >>> smoothed(0.5).weights_at(0.0)
+    {'task': 1.0, 'label_smoothing': 0.5}
+    """
+    _check_weight(weight)
+    return Objective((TASK, Term(label_smoothing, weight, schedule, over=labelled, attention=False)))
+
+
+def _check_weight(weight: float) -> None:
     if not weight >= 0:
         raise BadInput(f"weight={weight} must be at least 0; a negative weight would reward what the penalty measures")
-    return Objective((TASK, Term(penalty, weight, schedule, settings)))

@@ -126,7 +126,7 @@ def shortcuts(
     """
     pairs = [find_interaction(name) for name in interactions]
     model = make(recipe.seed)
-    _check_vocabulary(model, shortcut)
+    check_vocabulary(model, shortcut)
     prepare(method, settings)  # reject unknown methods and settings before training
     training = planted(train, shortcut, share=share, seed=recipe.seed)
     unseen = planted(test, shortcut, share=share, seed=recipe.seed + 1)
@@ -142,7 +142,7 @@ def shortcuts(
     return ShortcutResult(shortcut, model.name, epochs, known, sum(e.rationale is not None for e in unseen), results)
 
 
-def _check_vocabulary(model: Model, shortcut: Shortcut) -> None:
+def check_vocabulary(model: Model, shortcut: Shortcut) -> None:
     """Check that the model distinguishes the planted words; unknown words share one token."""
     words = (*shortcut.words, shortcut.context)
     if len({e.ids for e in model.encode(words)}) < len(words):

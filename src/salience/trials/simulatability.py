@@ -8,12 +8,11 @@ import numpy as np
 
 from salience.core.rows import predict
 from salience.core.stats import Spread
-from salience.core.target import Target
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
 from salience.errors import BadInput
-from salience.explanations.explainer import Configured, explain_all, prepare
-from salience.training.guides import shaped
+from salience.explanations.explainer import prepare
+from salience.training.guides import by_teacher
 from salience.training.loop import Make, Recipe, fit
 from salience.training.objectives import Objective, attention_to_explanation, regularised
 
@@ -56,7 +55,8 @@ def simulatability(
     objective_with_penalty = regularised(attention_to_explanation, weight)
     courses = {NONE: (training, Objective())}
     courses |= {
-        name: (_explained(teacher, training, method, share), objective_with_penalty) for name, method in methods.items()
+        name: (by_teacher(teacher, training, method, share=share), objective_with_penalty)
+        for name, method in methods.items()
     }
     results: dict[str, Spread] = {}
     for name, (shown, objective) in courses.items():
@@ -89,12 +89,3 @@ def _labelled(model: Model, examples: Sequence[Example]) -> list[Example]:
     """The texts labelled with the predictions of the model."""
     answers = predict(model, encode_examples(model, examples)).argmax(1).tolist()
     return [replace(e, label=label, guide=None) for e, label in zip(examples, answers, strict=True)]
-
-
-def _explained(teacher: Model, examples: Sequence[Example], method: Configured, share: float) -> list[Example]:
-    encoded = encode_examples(teacher, examples)
-    rows = explain_all(teacher, encoded, [method], [Target(e.single_label) for e in examples])
-    return [
-        replace(e, guide=shaped(explanation.scores, explanation.special, "binary", share))
-        for e, (explanation,) in zip(examples, rows, strict=True)
-    ]

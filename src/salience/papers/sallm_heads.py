@@ -1,0 +1,114 @@
+"""Which heads and layers should a penalty on attention read, if behaviour is to change rather than attention alone?
+
+Every student is measured by the attention of its last layer, whichever heads were trained: its faithfulness, and its
+agreement with a method that taught nobody. How many decisions differ from those of the teacher says what else changed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from salience.core.stats import Difference, Spread
+from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.trainings import Facts, Report, marks
+from salience.training.distillation import AGREEING
+from salience.training.guides import shuffled_guides
+from salience.training.monitors import AttentionMonitor, agreeing_heads, correct, important_heads
+from salience.training.objectives import Objective, attention_to_explanation, regularised
+
+NONE, SHUFFLED = "none", "shuffled, last layer"
+CHOICES = ("last layer", "all layers", "agreeing heads", "important heads")
+NAMES = (NONE, *CHOICES, SHUFFLED)
+MEASURES = ("comprehensiveness", "sufficiency", "held_out_agreement")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one choice of heads changed."""
+
+    name: str
+    accuracy: Spread | None
+    """In per cent; None if this was not run."""
+    changed: Spread | None = None
+    """Decisions that differ from those of ``none``, in per cent."""
+    measures: Mapping[str, Spread] | None = None
+    against_none: Difference | None = None
+    """The difference in accuracy."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsWork:
+    """Trains one student with a penalty on the chosen heads, and measures its attention."""
+
+    lessons: Lessons
+    measured: int
+
+    def cost(self, _: Student) -> float:
+        return 1.0
+
+    def __call__(self, student: Student) -> Facts:
+        lessons = self.lessons
+        train, tests = lessons.training_texts(student.seed)[: lessons.texts], lessons.test_texts()
+        if student.name == NONE:
+            model = lessons.fitted(student, train, Objective())
+            lessons.save(student, model)
+            teacher = model
+        else:
+            teacher = lessons.teacher(NONE, student.seed)
+            guided = lessons.explained(teacher, train)
+            if student.name == SHUFFLED:
+                guided = shuffled_guides(teacher, guided, seed=student.seed)
+            chosen = self._settings(student, teacher, guided)
+            model = lessons.fitted(student, guided, regularised(attention_to_explanation, lessons.weight, **chosen))
+        held_out = lessons.explained(teacher, tests[: self.measured])
+        other = "occlusion" if lessons.method != "occlusion" else "gradient"
+        measures = AttentionMonitor(held_out, Objective(), held_out=other)(model)
+        return {
+            "name": student.name,
+            "seed": student.seed,
+            "correct": {"test": marks(correct(model, tests))},
+            "measures": {name: measures[name] for name in MEASURES},
+        }
+
+    def _settings(self, student: Student, teacher: Any, guided: Any) -> dict[str, Any]:
+        """The settings of the penalty. Heads are selected in the teacher: a new classifier uses none of them yet."""
+        if student.name == "all layers":
+            return {"layers": "all"}
+        if student.name == "agreeing heads":
+            return {"heads": agreeing_heads(teacher, guided[:AGREEING])}
+        if student.name == "important heads":
+            return {"heads": important_heads(teacher, guided[:AGREEING])}
+        return {}
+
+
+def students(lessons: Lessons) -> list[Student]:
+    return [Student(name, seed, () if name == NONE else (NONE,)) for name in NAMES for seed in range(lessons.seeds)]
+
+
+def run(
+    lessons: Lessons, *, measured: int = 60, workers: int = 1, report: Report = lambda _: None
+) -> dict[Student, Facts]:
+    """Train all students of the experiment; if stopped, the same call resumes."""
+    work = HeadsWork(lessons, measured)
+    return run_students(lessons, work, students(lessons), {"measured": measured}, workers=workers, report=report)
+
+
+def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
+    """What each choice changed: accuracy, decisions, and the faithfulness of attention."""
+    whole = [n for n in NAMES if sum(s.name == n for s in results) == lessons.seeds]
+    tables = {name: table_of(results, name, "test") for name in whole}
+    pairs = {n: (tables[n], tables[NONE]) for n in whole if n != NONE and NONE in whole}
+    found = compared(pairs)
+    listed: list[Row] = []
+    for name in NAMES:
+        if name not in whole:
+            listed.append(Row(name, None))
+            continue
+        changed = None
+        if name in pairs:  # binary or not, a decision that is right in one model and wrong in the other has changed
+            changed = spread(100.0 * np.not_equal(*pairs[name]))
+        measures = {m: Spread(tuple(results[s]["measures"][m] for s in results if s.name == name)) for m in MEASURES}
+        listed.append(Row(name, spread(tables[name]), changed, measures, found.get(name)))
+    return listed

@@ -1,0 +1,161 @@
+"""Does teaching with explanations remove the reliance on a planted word?
+
+A word that agrees with the label in most training texts is inserted into every text. A model may then rely on it. Test
+texts contain the word of the other label: the share of decisions that follow it measures the reliance.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from salience.core.stats import Difference, Spread
+from salience.core.types import Model
+from salience.data.examples import Example
+from salience.data.shortcuts import Shortcut, spurious
+from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.trainings import Facts, Report, marks
+from salience.training.guides import by_rationales, shuffled_guides
+from salience.training.monitors import correct
+from salience.training.objectives import (
+    Objective,
+    attention_to_explanation,
+    contrast,
+    gradient_to_explanation,
+    regularised,
+)
+from salience.trials.shortcuts import check_vocabulary
+
+CLEAN, SPOILT, HUMAN, SHUFFLED = "clean teacher", "spoilt teacher", "human rationales", "shuffled"
+SOURCES = (CLEAN, HUMAN, SPOILT, SHUFFLED)
+"""Where explanations come from; shuffled ones are those of the clean teacher at random tokens."""
+
+PENALTIES = {"attention": attention_to_explanation, "input gradient": gradient_to_explanation, "contrast": contrast}
+WEIGHTS = {"attention": 1.0, "input gradient": 0.1, "contrast": 1.0}
+"""λ of each penalty, relative to the weight of the experiment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How far students of one kind rely on the word, in per cent of the decisions."""
+
+    source: str
+    penalty: str
+    follows: Spread | None
+    """Decisions that follow the word of the other label; None if this was not run or is not possible."""
+    clean: Spread | None
+    """Accuracy on the same texts without the word."""
+    against_before: Difference | None = None
+    """The change from the student without explanations; negative if the reliance is lower."""
+    against_shuffled: Difference | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        before, control = self.against_before, self.against_shuffled
+        if before is None or self.source == SHUFFLED:
+            return ""
+        if not before.clear:
+            return "no difference"
+        if before.mean > 0:
+            return "more reliance"
+        if control is None:
+            return "less reliance; control not run"
+        return "less reliance" if control.clear and control.mean < 0 else "no better than shuffled"
+
+
+@dataclass(frozen=True, slots=True)
+class ShortcutWork:
+    """Trains one student: on texts without the word, on texts with it, or on those with explanations."""
+
+    lessons: Lessons
+    agreement: float
+    shortcut: Shortcut
+
+    def cost(self, student: Student) -> float:
+        """A penalty on gradients needs a second backward pass."""
+        return 2.0 if "input gradient" in student.name else 1.0
+
+    def __call__(self, student: Student) -> Facts:
+        model = self._trained(student)
+        plain = [e for e in self.lessons.test_texts() if not self.shortcut.within(str(e.text))]
+        against = spurious(plain, self.shortcut, agreement=0.0, seed=student.seed)
+        tests = {"clean": plain, "contradicted": against}
+        return {
+            "name": student.name,
+            "seed": student.seed,
+            "correct": {name: marks(correct(model, texts)) for name, texts in tests.items()},
+        }
+
+    def _trained(self, student: Student) -> Model:
+        lessons = self.lessons
+        plain = lessons.training_texts(student.seed)[: lessons.texts]
+        marked = spurious(plain, self.shortcut, agreement=self.agreement, seed=student.seed)
+        if student.name in (CLEAN, SPOILT):
+            model = lessons.fitted(student, plain if student.name == CLEAN else marked, Objective())
+            lessons.save(student, model)
+            return model
+        source, _, penalty = student.name.partition(", ")
+        guided = self._guided(student, marked, source, penalty)
+        return lessons.fitted(student, guided, regularised(PENALTIES[penalty], lessons.weight * WEIGHTS[penalty]))
+
+    def _guided(self, student: Student, texts: list[Example], source: str, penalty: str) -> list[Example]:
+        lessons = self.lessons
+        if source == HUMAN:
+            return by_rationales(lessons.new_model(student.seed), texts)
+        teacher = lessons.teacher(student.teachers[0], student.seed)
+        labels = range(len(teacher.labels)) if penalty == "contrast" else None
+        guided = lessons.explained(teacher, texts, labels)
+        return shuffled_guides(teacher, guided, seed=student.seed) if source == SHUFFLED else guided
+
+
+def students(lessons: Lessons) -> list[Student]:
+    """All students: teachers first, then penalty by penalty. Rationales are of one label, which contrast cannot use."""
+    seeds = range(lessons.seeds)
+    listed = [Student(name, seed) for name in (CLEAN, SPOILT) for seed in seeds]
+    for penalty in PENALTIES:
+        for source in SOURCES:
+            if source == HUMAN and (penalty == "contrast" or lessons.train.rationale is None):
+                continue
+            teachers = () if source == HUMAN else (SPOILT if source == SPOILT else CLEAN,)
+            listed += [Student(f"{source}, {penalty}", seed, teachers) for seed in seeds]
+    return listed
+
+
+def run(
+    lessons: Lessons,
+    *,
+    agreement: float = 0.95,
+    shortcut: Shortcut = Shortcut(),  # noqa: B008
+    workers: int = 1,
+    report: Report = lambda _: None,
+) -> dict[Student, Facts]:
+    """Train all students of the experiment; if stopped, the same call resumes."""
+    check_vocabulary(lessons.new_model(0), shortcut)
+    work = ShortcutWork(lessons, agreement, shortcut)
+    settings = {"agreement": agreement, "words": list(shortcut.words)}
+    return run_students(lessons, work, students(lessons), settings, workers=workers, report=report)
+
+
+def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
+    """The reliance of each kind of student, before and after teaching, in per cent; Holm over all comparisons."""
+    names = {s.name for s in students(lessons)}
+    whole = {name for name in names if sum(s.name == name for s in results) == lessons.seeds}
+    follows = {name: 100.0 - table_of(results, name, "contradicted") for name in whole}
+    clean = {name: spread(table_of(results, name, "clean")) for name in whole}
+    pairs: dict[str, Any] = {}
+    for name in whole - {CLEAN, SPOILT}:
+        shuffled = f"{SHUFFLED}, {name.partition(', ')[2]}"
+        pairs |= {f"{name}/before": (follows[name], follows[SPOILT])} if SPOILT in whole else {}
+        pairs |= {f"{name}/control": (follows[name], follows[shuffled])} if shuffled in whole - {name} else {}
+    differences = compared(dict(sorted(pairs.items())))
+
+    def row(source: str, penalty: str) -> Row:
+        name = f"{source}, {penalty}" if penalty else source
+        if name not in whole:
+            none = source == HUMAN and (penalty == "contrast" or lessons.train.rationale is None)
+            return Row(source, penalty, None, None, note="no rationales of every label" if none else "not run")
+        before, control = (differences.get(f"{name}/{other}") for other in ("before", "control"))
+        return Row(source, penalty, spread(follows[name]), clean[name], before, control)
+
+    taught = [row(source, penalty) for penalty in PENALTIES for source in SOURCES]
+    return [row(CLEAN, ""), row(SPOILT, ""), *taught]

@@ -1,0 +1,151 @@
+"""A few labelled texts and many without labels: do a teacher's explanations add to its predictions?
+
+The teacher learns the labelled texts. Students also see the unlabelled ones: with the teacher's predictions as labels,
+with its explanations as a penalty on attention, or with both. All students are trained for the same number of steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from salience.core.rows import predict
+from salience.core.stats import Difference, Spread
+from salience.core.types import Model
+from salience.data.examples import Example, encode_examples
+from salience.errors import BadInput
+from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.trainings import Facts, Report, marks
+from salience.training.guides import shuffled_guides
+from salience.training.monitors import correct
+from salience.training.objectives import Objective, attention_to_explanation, regularised
+
+TEACHER, PSEUDO = "labelled only", "pseudo-labels"
+EXPLAINED, BOTH = "explanations", "pseudo-labels and explanations"
+CONTROLS = {EXPLAINED: "shuffled explanations", BOTH: "pseudo-labels and shuffled explanations"}
+"""Each way of teaching with explanations, and its control."""
+
+BASELINES = {
+    EXPLAINED: TEACHER,
+    BOTH: PSEUDO,
+    CONTROLS[EXPLAINED]: TEACHER,
+    CONTROLS[BOTH]: PSEUDO,
+    PSEUDO: TEACHER,
+}
+"""What each student has to be better than."""
+
+NAMES = (TEACHER, PSEUDO, EXPLAINED, BOTH, *CONTROLS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Accuracy of one kind of student, in per cent."""
+
+    name: str
+    accuracy: Spread | None
+    """None if this was not run."""
+    baseline: str
+    against_baseline: Difference | None = None
+    against_shuffled: Difference | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.accuracy is None:
+            return "not run"
+        d, control = self.against_baseline, self.against_shuffled
+        if d is None:
+            return ""
+        if not d.clear:
+            return "no difference"
+        if d.mean < 0:
+            return "harms"
+        if self.name not in CONTROLS:
+            return "better"
+        return "helps" if control is not None and control.clear and control.mean > 0 else "no better than shuffled"
+
+
+@dataclass(frozen=True, slots=True)
+class UnlabelledWork:
+    """Trains one student on labelled and unlabelled texts."""
+
+    lessons: Lessons
+    unlabelled: int
+
+    def cost(self, _: Student) -> float:
+        return 1.0
+
+    def __call__(self, student: Student) -> Facts:
+        lessons = self.lessons
+        model = self._trained(student)
+        right = correct(model, lessons.test_texts())
+        return {"name": student.name, "seed": student.seed, "correct": {"test": marks(right)}}
+
+    def _trained(self, student: Student) -> Model:
+        lessons = self.lessons
+        texts = lessons.training_texts(student.seed)
+        labelled, more = texts[: lessons.texts], texts[lessons.texts : lessons.texts + self.unlabelled]
+        if student.name == TEACHER:
+            batch = lessons.recipe.batch
+            steps = -(-(len(labelled) + len(more)) // batch) * lessons.recipe.epochs
+            model = lessons.fitted(student, labelled, Objective(), epochs=-(-steps // -(-len(labelled) // batch)))
+            lessons.save(student, model)
+            return model
+        teacher = lessons.teacher(TEACHER, student.seed)
+        guided = self._taught(student, teacher, [*labelled, *_answered(teacher, more)], {e.id for e in more})
+        penalised = student.name != PSEUDO
+        objective = regularised(attention_to_explanation, lessons.weight) if penalised else Objective()
+        return lessons.fitted(student, guided, objective)
+
+    def _taught(self, student: Student, teacher: Model, texts: list[Example], more: set[str]) -> list[Example]:
+        if student.name == PSEUDO:
+            return texts
+        guided = self.lessons.explained(teacher, texts)
+        if student.name in CONTROLS.values():
+            guided = shuffled_guides(teacher, guided, seed=student.seed)
+        if student.name in (BOTH, CONTROLS[BOTH]):
+            return guided
+        return [replace(e, label=None) if e.id in more else e for e in guided]
+
+
+def _answered(teacher: Model, texts: list[Example]) -> list[Example]:
+    """The texts with the predictions of the teacher as labels."""
+    answers = predict(teacher, encode_examples(teacher, texts)).argmax(1).tolist()
+    return [replace(e, label=answer) for e, answer in zip(texts, answers, strict=True)]
+
+
+def students(lessons: Lessons) -> list[Student]:
+    return [
+        Student(name, seed, () if name == TEACHER else (TEACHER,)) for name in NAMES for seed in range(lessons.seeds)
+    ]
+
+
+def run(
+    lessons: Lessons, *, unlabelled: int = 1000, workers: int = 1, report: Report = lambda _: None
+) -> dict[Student, Facts]:
+    """Train all students of the experiment; if stopped, the same call resumes."""
+    if len(lessons.training_texts(0)) < lessons.texts + unlabelled:
+        raise BadInput(f"{lessons.train.name} has fewer than {lessons.texts} + {unlabelled} labelled texts")
+    work = UnlabelledWork(lessons, unlabelled)
+    return run_students(lessons, work, students(lessons), {"unlabelled": unlabelled}, workers=workers, report=report)
+
+
+def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
+    """The accuracy of each kind of student, against its baseline and against shuffled explanations."""
+    whole = {n for n in NAMES if sum(s.name == n for s in results) == lessons.seeds}
+    tables = {name: table_of(results, name, "test") for name in NAMES if name in whole}
+    pairs: dict[str, Any] = {}
+    for name, own in tables.items():
+        if (baseline := BASELINES.get(name)) in tables:
+            pairs[f"{name}/baseline"] = (own, tables[str(baseline)])
+        if (control := CONTROLS.get(name)) in tables:
+            pairs[f"{name}/shuffled"] = (own, tables[str(control)])
+    found = compared(pairs)
+    return [
+        Row(
+            name,
+            spread(tables[name]) if name in tables else None,
+            BASELINES.get(name, ""),
+            found.get(f"{name}/baseline"),
+            found.get(f"{name}/shuffled"),
+        )
+        for name in NAMES
+    ]

@@ -1,0 +1,368 @@
+"""When does teaching with explanations help? A grid of training sizes × ways of teaching × seeds, with controls.
+
+Every student starts from the same model, learns the same texts as the others of its seed, and is tested in its own
+domain and in others. ``none`` learns the task alone and is the teacher of those that learn from saliency.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any
+
+from salience.core.files import claim, locked
+from salience.core.rows import predict
+from salience.core.types import Model
+from salience.data import Source, fingerprint
+from salience.data.examples import Example, encode_examples, labels_in, sampled
+from salience.errors import BadInput, choose
+from salience.explanations.explainer import prepare
+from salience.methods import METHODS
+from salience.models import load, load_to_train
+from salience.models.loading import knows
+from salience.papers.trainings import Facts, Report, marks, results_of, run_all, texts_of
+from salience.training.distillation import save_model
+from salience.training.guides import FORMS, Form, by_rationales, by_teacher, shuffled_guides
+from salience.training.loop import Recipe, fit
+from salience.training.monitors import correct, mean_length
+from salience.training.objectives import Objective, attention_to_explanation, regularised
+
+TEST = "test"
+"""The name of the test texts of a data set's own domain."""
+
+ALL = "all"
+
+SHUFFLED = "shuffled"
+HUMAN = "human"
+NONE = "none"
+
+
+# ------------------------------------------------------------------------------------------------------ teaching
+
+
+@dataclass(frozen=True, slots=True)
+class Teaching:
+    """A way of teaching, by its name.
+
+    ``none``, ``human`` for human rationales, or a method with the form of its scores, such as ``input_x_gradient`` or
+    ``lrp:positive``. The controls are ``shuffled``, ``shuffled:positive`` and ``shuffled:human``: the same weights at
+    random tokens.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        head, colon, form = self.name.partition(":")
+        if self.name in (NONE, HUMAN, f"{SHUFFLED}:{HUMAN}"):
+            return
+        choose(head, (NONE, HUMAN, SHUFFLED, *(m.__name__ for m in METHODS)), "way of teaching")
+        if head in (NONE, HUMAN):
+            raise BadInput(f"{self.name!r} has a form, which only methods and {SHUFFLED} have; write {head!r}")
+        if colon:
+            choose(form, FORMS, "form", head)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def control(self) -> "Teaching | None":
+        """The control without which a gain proves nothing; None for ``none`` and for the controls."""
+        if self.name == NONE or self.shuffles:
+            return None
+        if self.name == HUMAN:
+            return Teaching(f"{SHUFFLED}:{HUMAN}")
+        return Teaching(SHUFFLED if self.form == "binary" else f"{SHUFFLED}:{self.form}")
+
+    @property
+    def shuffles(self) -> bool:
+        return self.name.partition(":")[0] == SHUFFLED
+
+    @property
+    def human(self) -> bool:
+        return self.name in (HUMAN, f"{SHUFFLED}:{HUMAN}")
+
+    @property
+    def method(self) -> str | None:
+        """The method that explains the training texts. Shuffled scores are those of the simplest one."""
+        if self.name == NONE or self.human:
+            return None
+        return "input_x_gradient" if self.shuffles else self.name.partition(":")[0]
+
+    @property
+    def form(self) -> Form:
+        form = self.name.partition(":")[2]
+        return "positive" if form == "positive" else "signed" if form == "signed" else "binary"
+
+
+# ------------------------------------------------------------------------------------------------------ trainings
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training of the grid; ``size`` is None for all texts."""
+
+    data: str
+    size: int | None
+    teaching: Teaching
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.data}-{self.size or ALL}-{str(self.teaching).replace(':', '.')}-seed-{self.seed}"
+
+    @property
+    def teacher(self) -> "Training":
+        return replace(self, teaching=Teaching(NONE))
+
+    @property
+    def needs(self) -> "tuple[Training, ...]":
+        return (self.teacher,) if self.teaching.method else ()
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """A data set: its training texts, and its test texts by domain, its own first."""
+
+    name: str
+    train: Source
+    tests: Mapping[str, Source]
+
+    @property
+    def rationales(self) -> bool:
+        return self.train.rationale is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The size of the grid, and how every student is trained."""
+
+    sizes: tuple[int | None, ...] = (100, 300, 1000, None)
+    teachings: tuple[Teaching, ...] = tuple(
+        map(Teaching, (NONE, "input_x_gradient", HUMAN, SHUFFLED, "shuffled:human"))
+    )
+    seeds: int = 5
+    weight: float = 1.0
+    share: float = 0.2
+    recipe: Recipe = field(default_factory=lambda: Recipe(epochs=2, batch=16, rate=2e-4))
+    steps: int = 100
+    """The fewest steps of a training: small sets are read more often."""
+    limit: int | None = None
+    """The number of texts that counts as all; None for no limit."""
+    tested: int | None = None
+    """Texts of each test set, at even distances; None for all."""
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name}={getattr(self, name)} must be at least 1")
+        if any(size is not None and size < 2 for size in self.sizes) or not self.sizes:
+            raise BadInput("a training size must be at least 2 texts")
+
+    @property
+    def complete(self) -> "Plan":
+        """The plan with the teacher and the controls that its ways of teaching need."""
+        controls = [t.control for t in self.teachings if t.control is not None]
+        return replace(self, teachings=tuple(dict.fromkeys((Teaching(NONE), *self.teachings, *controls))))
+
+    def recipe_for(self, texts: int, seed: int) -> Recipe:
+        per_epoch = -(-texts // self.recipe.batch)
+        return replace(self.recipe, epochs=max(self.recipe.epochs, -(-self.steps // per_epoch)), seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What all trainings of the grid share. It holds descriptions of data, and is sent to other processes."""
+
+    model: str
+    data: Mapping[str, DataSet]
+    plan: Plan
+    folder: Path
+    prints: Mapping[str, str]
+    """The content of each source, by the name of its files."""
+    lengths: Mapping[str, float]
+    """The mean number of tokens of the texts, by data set and by test set."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def jobs(self) -> list[Training]:
+        """All trainings: small sizes first, and all seeds of a cell before the next."""
+        plan = self.plan
+        return [
+            Training(data.name, size, teaching, seed)
+            for size in plan.sizes
+            for data in self.data.values()
+            for teaching in plan.teachings
+            if data.rationales or not teaching.human
+            for seed in range(plan.seeds)
+        ]
+
+    def cost(self, job: Training) -> float:
+        """The number of tokens passed; a training step passes each three times, forward and backward."""
+        texts = self._count(job)
+        epochs = self.plan.recipe_for(texts, job.seed).epochs
+        tested = sum(
+            len(self.tested(source)) * self.lengths[f"{job.data}/{name}"]
+            for name, source in self.data[job.data].tests.items()
+        )
+        return 3 * texts * epochs * self.lengths[job.data] + tested
+
+    def __call__(self, job: Training) -> Facts:
+        """Train one student, and test it."""
+        data = self.data[job.data]
+        train = self.texts(job)
+        model = load_to_train(self.model, labels_in(self.read(data.train), data.name), seed=job.seed, **self.options)
+        guided, objective = self._guided(model, train, job), self._objective(job)
+        recipe = self.plan.recipe_for(len(train), job.seed)
+        (*_, last) = fit(model, guided, objective=objective, recipe=recipe)
+        if job.teaching.name == NONE:
+            save_model(model, self._saved(job))
+        answers = {name: correct(model, self.tested(source)) for name, source in data.tests.items()}
+        return {
+            "data": job.data,
+            "size": job.size,
+            "texts": len(train),
+            "teaching": str(job.teaching),
+            "seed": job.seed,
+            "epochs": recipe.epochs,
+            "losses": dict(last.losses),
+            "correct": {name: marks(right) for name, right in answers.items()},
+        }
+
+    def texts(self, job: Training) -> list[Example]:
+        """The training texts of a seed, the same for every way of teaching; a smaller set is part of a larger one."""
+        labelled = [e for e in self.read(self.data[job.data].train) if e.label is not None]
+        Random(job.seed).shuffle(labelled)
+        return labelled[: self._count(job)]
+
+    def _count(self, job: Training) -> int:
+        available = len(self.read(self.data[job.data].train))
+        return min(job.size or self.plan.limit or available, available)
+
+    def _guided(self, model: Model, train: list[Example], job: Training) -> list[Example]:
+        teaching = job.teaching
+        if teaching.name == NONE:
+            return train
+        guided = by_rationales(model, train) if teaching.human else self._explained(train, job)
+        return shuffled_guides(model, guided, seed=job.seed) if teaching.shuffles else guided
+
+    def _explained(self, train: list[Example], job: Training) -> list[Example]:
+        """The texts with the teacher's explanations of their labels."""
+        assert job.teaching.method is not None
+        teacher = load(self._saved(job.teacher), **self.options)
+        (method,) = prepare(job.teaching.method, {})
+        return by_teacher(teacher, train, method, form=job.teaching.form, share=self.plan.share)
+
+    def _objective(self, job: Training) -> Objective:
+        if job.teaching.name == NONE:
+            return Objective()
+        return regularised(attention_to_explanation, self.plan.weight)
+
+    def _saved(self, job: Training) -> Path:
+        return self.folder / "teachers" / str(job)
+
+    def read(self, source: Source) -> tuple[Example, ...]:
+        return texts_of(source, self.print_of(source))
+
+    def print_of(self, source: Source) -> str:
+        return self.prints[str(source.files or source.name)]
+
+    def tested(self, source: Source) -> list[Example]:
+        texts = [e for e in self.read(source) if e.label is not None]
+        return sampled(texts, self.plan.tested or len(texts))
+
+
+# ------------------------------------------------------------------------------------------------------ the grid
+
+
+def run(
+    model: str,
+    data: Sequence[DataSet],
+    out: str | Path,
+    plan: Plan = Plan(),  # noqa: B008
+    *,
+    workers: int = 1,
+    report: Report = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+    **options: Any,
+) -> tuple[Experiment, dict[Training, Facts]]:
+    """Train every student of the grid that is not trained yet; if stopped, the same call resumes.
+
+    Ways of teaching, sizes, seeds and data sets may be added later. ``options`` are passed to
+    :func:`salience.models.load_to_train`.
+    """
+    folder = Path(out)
+    with locked(folder, "grid.json"):
+        experiment = prepared(model, data, folder, plan, options, say)
+        claim(folder / "grid.json", _settings(experiment), "a grid with other settings")
+        for one in data:
+            sources = {"train": one.train, **{f"tests/{name}": source for name, source in one.tests.items()}}
+            content = {name: experiment.print_of(source) for name, source in sources.items()}
+            claim(folder / f"data-{one.name}.json", content, f"the results of other texts of {one.name}")
+        (folder / "trainings").mkdir(exist_ok=True)
+        rate = _rate(experiment)
+        return experiment, run_all(
+            experiment, experiment.jobs(), folder / "trainings", workers=workers, rate=rate, report=report
+        )
+
+
+def finished(
+    model: str,
+    data: Sequence[DataSet],
+    out: str | Path,
+    plan: Plan = Plan(),  # noqa: B008
+    **options: Any,
+) -> tuple[Experiment, dict[Training, Facts]]:
+    """The results of the trainings that are finished, also while others are running; trains nothing."""
+    folder = Path(out)
+    if not (folder / "grid.json").exists():
+        raise BadInput(f"{folder} holds no grid; run the command without --finished first")
+    experiment = prepared(model, data, folder, plan, options, lambda _: None)
+    claim(folder / "grid.json", _settings(experiment), "a grid with other settings")
+    return experiment, results_of(folder / "trainings", experiment.jobs())
+
+
+def prepared(
+    model: str,
+    data: Sequence[DataSet],
+    folder: Path,
+    plan: Plan,
+    options: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Experiment:
+    """The experiment, once its data has been read."""
+    sources = [source for one in data for source in (one.train, *one.tests.values())]
+    prints = {str(source.files or source.name): repr(fingerprint(source)) for source in sources}
+    experiment = Experiment(model, {one.name: one for one in data}, plan.complete, folder, prints, {}, options)
+    lengths: dict[str, float] = {}
+    for one in data:
+        train = experiment.read(one.train)
+        labels = labels_in(train, one.name)
+        if knows(model, labels):
+            say(
+                f"{model} is a classifier of the labels of {one.name} already; start from a model that has not learnt "
+                "them, or training sizes mean little"
+            )
+        tokenizer = load_to_train(model, labels, **options)
+        lengths[one.name] = mean_length(tokenizer, train)
+        for name, source in one.tests.items():
+            lengths[f"{one.name}/{name}"] = mean_length(tokenizer, experiment.tested(source))
+    return replace(experiment, lengths=lengths)
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    """What must not change between calls: all but the ways of teaching, sizes, seeds and data sets."""
+    plan = experiment.plan
+    recipe = {name: value for name, value in asdict(plan.recipe).items() if name != "seed"}
+    named = {name: getattr(plan, name) for name in ("weight", "share", "steps", "limit", "tested")}
+    return {"model": experiment.model, **named, "recipe": recipe}
+
+
+def _rate(experiment: Experiment) -> float:
+    """Seconds to pass a token, from one forward pass over a few texts."""
+    data = next(iter(experiment.data.values()))
+    texts = experiment.tested(data.tests[TEST])[:32]
+    model = load_to_train(experiment.model, labels_in(experiment.read(data.train), data.name), **experiment.options)
+    encoded = encode_examples(model, texts)
+    predict(model, encoded[:4])
+    began = monotonic()
+    predict(model, encoded)
+    return (monotonic() - began) / sum(map(len, encoded))

@@ -1,0 +1,152 @@
+"""Students of small experiments: named ways of training on one data set, each with several seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from salience.core.files import claim, locked
+from salience.core.stats import Difference, Spread, holm, paired_difference
+from salience.core.types import Model
+from salience.data import Source, fingerprint
+from salience.data.examples import Example, labels_in, sampled
+from salience.errors import BadInput
+from salience.explanations.explainer import prepare
+from salience.models import load, load_to_train
+from salience.papers.trainings import Facts, Report, Work, results_of, run_all, texts_of
+from salience.training.distillation import save_model
+from salience.training.guides import by_teacher
+from salience.training.loop import Recipe, fit
+from salience.training.objectives import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class Student:
+    """A way of training with a seed, and the names of the ways of training that it learns from."""
+
+    name: str
+    seed: int
+    teachers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name.replace(' ', '-')}-seed-{self.seed}"
+
+    @property
+    def needs(self) -> "tuple[Student, ...]":
+        return tuple(Student(name, self.seed) for name in self.teachers)
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What all students of an experiment share; sent to other processes, so it holds no texts."""
+
+    model: str
+    train: Source
+    test: Source
+    folder: Path
+    texts: int
+    """The number of training texts."""
+    tested: int | None
+    """Test texts, at even distances; None for all."""
+    seeds: int
+    recipe: Recipe
+    method: str = "input_x_gradient"
+    share: float = 0.2
+    weight: float = 1.0
+    prints: tuple[str, str] = ("", "")
+    """The content of the training and of the test texts."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def training_texts(self, seed: int) -> list[Example]:
+        """All labelled texts in the random order of a seed; the first ``texts`` of them are for training."""
+        labelled = [e for e in texts_of(self.train, self.prints[0]) if e.label is not None]
+        Random(seed).shuffle(labelled)
+        return labelled
+
+    def test_texts(self) -> list[Example]:
+        texts = [e for e in texts_of(self.test, self.prints[1]) if e.label is not None]
+        return sampled(texts, self.tested or len(texts))
+
+    def new_model(self, seed: int) -> Model:
+        labels = labels_in(texts_of(self.train, self.prints[0]), self.train.name)
+        return load_to_train(self.model, labels, seed=seed, **self.options)
+
+    def fitted(self, student: Student, train: Sequence[Example], objective: Objective, *, epochs: int = 0) -> Model:
+        """A new model trained on these texts, for the epochs of the recipe unless others are given, and saved."""
+        model = self.new_model(student.seed)
+        recipe = replace(self.recipe, seed=student.seed, epochs=epochs or self.recipe.epochs)
+        list(fit(model, train, objective=objective, recipe=recipe))
+        return model
+
+    def save(self, student: Student, model: Model) -> None:
+        save_model(model, self.folder / "teachers" / str(student))
+
+    def teacher(self, name: str, seed: int) -> Model:
+        return load(self.folder / "teachers" / str(Student(name, seed)), **self.options)
+
+    def explained(self, teacher: Model, texts: Sequence[Example], labels: Sequence[int] | None = None) -> list[Example]:
+        """The texts with the explanations of a teacher as guides."""
+        (method,) = prepare(self.method, {})
+        return by_teacher(teacher, texts, method, share=self.share, labels=labels)
+
+
+def run_students(
+    lessons: Lessons,
+    work: Work[Student],
+    students: Sequence[Student],
+    settings: Mapping[str, Any],
+    *,
+    workers: int = 1,
+    report: Report = lambda _: None,
+) -> dict[Student, Facts]:
+    """Train all students that are not trained yet; a folder that holds those of another experiment is refused."""
+    if (count := len(lessons.training_texts(0))) < lessons.texts:
+        raise BadInput(f"{lessons.train.name} has {count} labelled texts; {lessons.texts} are needed")
+    with locked(lessons.folder, "settings.json"):
+        facts = {"model": lessons.model, "texts": lessons.texts, "tested": lessons.tested, "weight": lessons.weight}
+        recipe = {name: getattr(lessons.recipe, name) for name in ("epochs", "batch", "rate")}
+        shared = {
+            **facts,
+            "share": lessons.share,
+            "method": lessons.method,
+            "recipe": recipe,
+            "data": lessons.prints[0],
+        }
+        claim(lessons.folder / "settings.json", {**shared, "test": lessons.prints[1], **settings}, "another experiment")
+        (folder := lessons.folder / "trainings").mkdir(exist_ok=True)
+        return run_all(work, students, folder, workers=workers, report=report)
+
+
+def finished(lessons: Lessons, students: Sequence[Student]) -> dict[Student, Facts]:
+    """The results of the students that are trained, also while others are being trained."""
+    if not (lessons.folder / "settings.json").exists():
+        raise BadInput(f"{lessons.folder} holds no trainings; run the command without --finished first")
+    return results_of(lessons.folder / "trainings", students)
+
+
+def prints(train: Source, test: Source) -> tuple[str, str]:
+    """What identifies the content of the training and of the test texts."""
+    return str(fingerprint(train)), str(fingerprint(test))
+
+
+# ------------------------------------------------------------------------------------------------------ comparisons
+
+
+def table_of(results: Mapping[Student, Facts], name: str, test: str) -> np.ndarray:
+    """For every seed and text of a test set, 100 if the student of this name is right and 0 otherwise."""
+    own = sorted((s for s in results if s.name == name), key=lambda s: s.seed)
+    return np.array([[100.0 * int(c) for c in results[s]["correct"][test]] for s in own])
+
+
+def spread(table: np.ndarray) -> Spread:
+    return Spread(tuple(table.mean(1).tolist()))
+
+
+def compared(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Difference]:
+    """Paired differences by name; their p-values are corrected by Holm for all of them."""
+    found = {name: paired_difference(a, b) for name, (a, b) in pairs.items()}
+    corrected = holm([d.p for d in found.values()])
+    return {name: replace(d, p=p) for (name, d), p in zip(found.items(), corrected, strict=True)}

@@ -1,0 +1,105 @@
+"""The tables and reports of the experiments with few students: planted words, unlabelled texts, heads and layers."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from salience.papers import sallm_heads, sallm_shortcut, sallm_unlabelled
+from salience.papers.sallm import Table
+from salience.papers.sallm_when_table import NOT_RUN, tested
+from salience.papers.students import Lessons
+from salience.views.pages import document, table
+
+COMMON = (
+    "Mean ± standard deviation over seeds, in per cent. Differences are in percentage points between students of the "
+    "same seed, with 95 % intervals that cover new seeds and new texts; * is significant after Holm's correction for "
+    "all comparisons of the table."
+)
+
+NOTES = {
+    "shortcut": "A word that agrees with the label is inserted into the training texts. Test texts hold the word of "
+    "the other label; the first column is the share of decisions that follow it. The clean teacher learnt the texts "
+    "without the word, and the spoilt teacher is the student before teaching. Reliance is lower only where it is "
+    "significantly lower than before and than with shuffled explanations.",
+    "unlabelled": "The teacher learns the labelled texts and explains the unlabelled ones. All students are trained "
+    "for the same number of steps. Explanations help only where they are significantly better than the same student "
+    "without them and than shuffled ones.",
+    "heads": "Which heads the penalty reads. Comprehensiveness, sufficiency (lower is better) and agreement with "
+    "occlusion, which taught nobody, are those of the attention of the last layer, averaged over heads, whichever "
+    "heads were trained. Heads are selected in the teacher.",
+}
+TITLES = {
+    "shortcut": "Does teaching with explanations remove the reliance on a planted word?",
+    "unlabelled": "Do explanations of unlabelled texts help?",
+    "heads": "Which heads and layers should be taught?",
+}
+
+
+def shortcut_table(listed: Sequence[sallm_shortcut.Row]) -> Table:
+    head = ["explanations", "penalty", "follows the word", "− before", "− shuffled", "accuracy without it", "verdict"]
+    rows = [
+        [
+            row.source,
+            row.penalty,
+            row.note if row.follows is None else f"{row.follows:.1f}",
+            *("" if d is None else tested(d) for d in (row.against_before, row.against_shuffled)),
+            "" if row.clean is None else f"{row.clean:.1f}",
+            row.verdict,
+        ]
+        for row in listed
+    ]
+    return head, rows
+
+
+def unlabelled_table(listed: Sequence[sallm_unlabelled.Row]) -> Table:
+    head = ["student", "accuracy", "compared with", "difference", "− shuffled", "verdict"]
+    rows = [
+        [
+            row.name,
+            NOT_RUN if row.accuracy is None else f"{row.accuracy:.1f}",
+            row.baseline,
+            *("" if d is None else tested(d) for d in (row.against_baseline, row.against_shuffled)),
+            "" if row.accuracy is None else row.verdict,
+        ]
+        for row in listed
+    ]
+    return head, rows
+
+
+def heads_table(listed: Sequence[sallm_heads.Row]) -> Table:
+    measures = sallm_heads.MEASURES
+    head = ["heads", "accuracy", "− none", "decisions changed", *(name.replace("_", " ") for name in measures)]
+    rows = [
+        [
+            row.name,
+            NOT_RUN if row.accuracy is None else f"{row.accuracy:.1f}",
+            "" if row.against_none is None else tested(row.against_none),
+            "" if row.changed is None else f"{row.changed:.1f}",
+            *("" if row.measures is None else f"{row.measures[name]:.3f}" for name in measures),
+        ]
+        for row in listed
+    ]
+    return head, rows
+
+
+def page(experiment: str, lessons: Lessons, content: Table, settings: dict[str, Any]) -> str:
+    """The report of an experiment as a self-contained page."""
+    shared = {
+        "model": lessons.model,
+        "training texts": lessons.texts,
+        "test texts": "all" if lessons.tested is None else lessons.tested,
+        "seeds": lessons.seeds,
+        "method": lessons.method,
+        "λ": f"{lessons.weight:g}",
+        "share of marked tokens": f"{lessons.share:g}",
+        "epochs": lessons.recipe.epochs,
+        "batch": lessons.recipe.batch,
+        "learning rate": f"{lessons.recipe.rate:g}",
+        **settings,
+    }
+    return document(
+        escape(TITLES[experiment]),
+        f"<p>{escape(NOTES[experiment])} {escape(COMMON)}</p>",
+        table(*content),
+        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in shared.items()])}",
+    )

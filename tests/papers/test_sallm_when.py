@@ -1,0 +1,306 @@
+"""When teaching helps: the driver of many trainings, the comparisons with controls, and small runs of the commands."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reviews import reviews
+from salience.cli import run
+from salience.data import source
+from salience.errors import BadInput, SalienceError
+from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Training
+from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
+from salience.papers.trainings import Progress, in_order, results_of, run_all
+from shapes import build
+
+# ------------------------------------------------------------------------------------------------------ the driver
+
+
+@dataclass(frozen=True)
+class Number:
+    value: int
+    needs: "tuple[Number, ...]" = ()
+
+    def __str__(self) -> str:
+        return f"number-{self.value}"
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Squares numbers; a training that is written down in ``stop`` is killed."""
+
+    log: Path
+    stop: int = -1
+
+    def cost(self, job: Number) -> float:
+        return float(job.value)
+
+    def __call__(self, job: Number) -> Mapping[str, Any]:
+        if job.value == self.stop:
+            raise KeyboardInterrupt
+        with self.log.open("a") as file:
+            file.write(f"{job.value}\n")
+        return {"square": job.value**2}
+
+
+def test_a_killed_grid_loses_the_training_in_flight_alone(tmp_path: Path):
+    jobs = [Number(n) for n in range(1, 6)]
+    (folder := tmp_path / "results").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        run_all(Squares(tmp_path / "log", stop=3), jobs, folder)
+    assert [job.value for job in results_of(folder, jobs)] == [1, 2]
+    reports: list[Progress] = []
+    results = run_all(Squares(tmp_path / "log"), jobs, folder, report=reports.append)
+    assert [facts["square"] for facts in results.values()] == [1, 4, 9, 16, 25]
+    assert (tmp_path / "log").read_text().split() == ["1", "2", "3", "4", "5"], "a finished training was run again"
+    assert [(p.done, p.of) for p in reports] == [(2, 5), (3, 5), (4, 5), (5, 5)]
+    assert reports[0].left > 0, "the time is estimated before the first training"
+    assert reports[-1].left == 0
+    (folder / "number-2.json").write_text("{")
+    with pytest.raises(BadInput, match=r"number-2\.json is damaged"):
+        results_of(folder, jobs)
+
+
+def test_the_estimate_is_the_cost_that_is_left_at_the_speed_so_far(tmp_path: Path):
+    jobs = [Number(n) for n in (1, 2, 3)]
+    (tmp_path / "number-1.json").write_text('{"seconds": 10.0}')
+    reports: list[Progress] = []
+    run_all(Squares(tmp_path / "log"), jobs, tmp_path, report=reports.append)
+    assert reports[0].left == pytest.approx(10.0 * (2 + 3))
+    first: list[Progress] = []
+    (other := tmp_path / "other").mkdir()
+    run_all(Squares(tmp_path / "log"), jobs, other, rate=2.0, report=first.append)
+    assert first[0].left == pytest.approx(2.0 * (1 + 2 + 3))
+
+
+def test_trainings_wait_for_what_they_need():
+    teacher = Number(9)
+    students = [Number(1, (teacher,)), Number(2), Number(3, (teacher,))]
+    assert in_order([*students, teacher], set()) == [students[1], teacher, students[0], students[2]]
+    assert in_order(students, {teacher}) == students
+    with pytest.raises(SalienceError, match="number-1 needs number-9, which is not among the trainings"):
+        in_order(students, set())
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same_results(tmp_path: Path):
+    teacher = Number(9)
+    jobs = [Number(1, (teacher,)), teacher, Number(2), Number(3, (teacher,))]
+    found: list[list[int]] = []
+    for workers in (1, 2):
+        (folder := tmp_path / str(workers)).mkdir()
+        results = run_all(Squares(tmp_path / "log"), jobs, folder, workers=workers)
+        found.append([facts["square"] for facts in results.values()])
+    assert found == [[1, 81, 4, 9]] * 2
+
+
+# ------------------------------------------------------------------------------------------------------ teaching
+
+
+def test_every_way_of_teaching_has_its_control():
+    controls = {name: Teaching(name).control for name in ("none", "shuffled", "shuffled:human", "lrp", "human")}
+    assert list(controls.values()) == [None, None, None, Teaching("shuffled"), Teaching("shuffled:human")]
+    assert Teaching("lrp:positive").control == Teaching("shuffled:positive")
+    plan = Plan(teachings=(Teaching("lrp:positive"), Teaching("human"))).complete
+    assert list(map(str, plan.teachings)) == ["none", "lrp:positive", "human", "shuffled:positive", "shuffled:human"]
+    for name, message in (("lpr", "'lrp'"), ("lrp:binari", "'binary'"), ("human:binary", "write 'human'")):
+        with pytest.raises(BadInput, match=message):
+            Teaching(name)
+
+
+def test_small_sets_are_read_more_often():
+    plan = Plan(steps=90)
+    assert plan.recipe_for(100, 3).epochs == 13, "7 steps of 16 texts"
+    assert plan.recipe_for(10_000, 3).epochs == 2
+    assert plan.recipe_for(100, 3).seed == 3
+
+
+# ------------------------------------------------------------------------------------------------------ comparisons
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("when")
+    build("bert").save(path / "model")
+    for name, count in (("train", 48), ("test", 12)):
+        lines = [{"text": e.text, "label": e.label, "why": e.rationale} for e in reviews(count)]
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def handmade(folder: Path, shares: Mapping[tuple[int, str], float], seeds: int = 6) -> Any:
+    """A grid in which each student is right on a given share of 200 texts, and what was run of it."""
+    plan = Plan(sizes=(100, 400), teachings=(Teaching("lrp"),), seeds=seeds).complete
+    train = source(folder / "train.jsonl", label="label")
+    experiment = Experiment("m", {"d": DataSet("d", train, {"test": train})}, plan, folder, {}, {})
+    rng = np.random.default_rng(0)
+    results = {}
+    for job in experiment.jobs():
+        if (job.size, str(job.teaching)) in shares:
+            right = rng.permutation(200) < 200 * shares[job.size, str(job.teaching)]
+            results[job] = {"texts": job.size, "correct": {"test": "".join("01"[int(r)] for r in right)}}
+    return experiment, results
+
+
+def test_a_gain_counts_only_against_the_control_and_gaps_are_named(folder: Path):
+    shares = {(100, "none"): 0.5, (100, "lrp"): 0.9, (100, "shuffled"): 0.9, (400, "none"): 0.7, (400, "lrp"): 0.4}
+    listed = cells(*handmade(folder, shares))
+    verdicts = {(c.size, str(c.teaching)): c.verdict for c in listed}
+    assert verdicts == {
+        (100, "none"): "",
+        (100, "lrp"): "no better than shuffled",
+        (100, "shuffled"): "better than none",
+        (400, "none"): "",
+        (400, "lrp"): "harms",
+        (400, "shuffled"): "not run",
+    }
+    _, rows = accuracy_table(listed)
+    assert [row[4] for row in rows if row[2:4] == ["400", "shuffled"]] == ["not run"]
+    sentences = summary(listed)
+    assert sentences[0] == "5 of 6 cells were run; 4 comparisons, corrected by Holm."
+    assert sentences[2].endswith("lrp with 100 texts of d on test.")
+    helps = cells(*handmade(folder, {**shares, (100, "shuffled"): 0.5}))
+    assert [c.verdict for c in helps if (c.size, str(c.teaching)) == (100, "lrp")] == ["helps"]
+
+
+def test_p_values_are_corrected_for_all_comparisons(folder: Path):
+    from salience.core.stats import holm, paired_difference
+
+    shares = {(100, "none"): 0.6, (100, "lrp"): 0.66, (100, "shuffled"): 0.62}
+    experiment, results = handmade(folder, shares)
+    tables = {
+        name: np.array([[100.0 * (c == "1") for c in facts["correct"]["test"]] for job, facts in results.items()
+                        if str(job.teaching) == name])
+        for name in ("none", "lrp", "shuffled")
+    }  # fmt: skip
+    raw = [
+        paired_difference(tables["lrp"], tables["none"]).p,
+        paired_difference(tables["lrp"], tables["shuffled"]).p,
+        paired_difference(tables["shuffled"], tables["none"]).p,
+    ]
+    own = {str(c.teaching): c for c in cells(experiment, results) if c.size == 100}
+    differences = [own["lrp"].against_none, own["lrp"].against_control, own["shuffled"].against_none]
+    assert [d.p for d in differences if d is not None] == pytest.approx(holm(raw))
+    assert own["lrp"].against_none is not None
+    assert own["lrp"].against_none.mean == pytest.approx(6.0)
+    incomplete = {job: facts for job, facts in results.items() if job != Training("d", 100, Teaching("lrp"), 5)}
+    assert next(c.verdict for c in cells(experiment, incomplete) if str(c.teaching) == "lrp") == "not run"
+
+
+def test_examples_saved_are_read_off_the_curve_without_teaching(folder: Path):
+    curve = [(log(100), 70.0), (log(400), 80.0), (log(1600), 80.0)]
+    assert texts_needed(curve, 75.0) == pytest.approx(200)
+    assert texts_needed(curve, 70.0) == pytest.approx(100)
+    assert [texts_needed(curve, a) for a in (60.0, 90.0)] == [-inf, inf]
+    shares = {(100, "none"): 0.5, (100, "lrp"): 0.6, (100, "shuffled"): 0.5, (400, "none"): 0.7}
+    (cell,) = [c for c in cells(*handmade(folder, shares)) if (c.size, str(c.teaching)) == (100, "lrp")]
+    assert cell.saved is not None
+    assert cell.saved[0] == pytest.approx(100.0), "half of the way from 100 to 400 texts, in logarithms, is 200"
+    assert cell.saved[1] < cell.saved[0] < cell.saved[2]
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+
+def arguments(folder: Path, out: Path) -> list[str]:
+    data = f"r={folder / 'train.jsonl'},{folder / 'test.jsonl'}"
+    named = ["--model", str(folder / "model"), "--data", data, "--rationale=r=why", "--out", str(out), "--rate=0.003"]
+    return ["paper", "sallm_when", *named, "--seeds=2", "--steps=2", "--epochs=1", "--batch=8", "--workers=1"]
+
+
+def test_the_grid_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    wanted = [*arguments(folder, tmp_path / "out"), "--other", f"r:far={folder / 'test.jsonl'}"]
+    assert run([*wanted, "--sizes=8"]) == 0
+    out, err = capsys.readouterr()
+    assert "0 of 10 trainings done · about" in err, "the number of trainings and the time come first"
+    assert "r-8-shuffled.human-seed-1: 10 of 10 trainings done" in err
+    assert "r, tested on far" in out
+    assert "10 of 10 cells were run; 12 comparisons, corrected by Holm." in " ".join(out.split())
+    facts = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert {c["teaching"] for c in facts["cells"]} == {
+        "none",
+        "input_x_gradient",
+        "human",
+        "shuffled",
+        "shuffled:human",
+    }
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "<svg" in report
+    assert "Multi-bootstrap intervals" in report
+    assert run([*wanted, "--sizes=8"]) == 0
+    assert capsys.readouterr().out == out, "the same grid gives the same table"
+    assert run([*wanted, "--sizes=8,all", "--finished"]) == 0
+    partly = capsys.readouterr().out
+    assert "10 of 20 cells were run" in partly
+    assert "all none" in partly
+    assert "not run" in partly
+    assert run([*wanted, "--sizes=8", "--weight=2"]) == 2
+    assert "holds a grid with other settings (changed: weight)" in capsys.readouterr().err
+
+
+def test_the_same_seed_gives_the_same_training(folder: Path, tmp_path: Path):
+    answers = []
+    for name in ("a", "b"):
+        assert run([*arguments(folder, tmp_path / name), "--sizes=8", "--teach=input_x_gradient", "--quiet"]) == 0
+        files = sorted((tmp_path / name / "trainings").glob("*.json"))
+        answers.append([{**json.loads(file.read_text()), "seconds": 0} for file in files])
+    assert len(answers[0]) == 6
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--sizes=some"], "must be numbers of texts from 2, or all"),
+        (["--teach=lpr"], "did you mean 'lrp'"),
+        (["--rationale=q=why"], "'q'"),
+        (["--other=r=x.jsonl"], "must name another domain"),
+        (["--other=far"], "is not of the form of --other sst2:imdb=imdb.jsonl"),
+        (["--finished"], "holds no grid"),
+    ],
+)
+def test_wrong_options_are_reported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: list[str], message: str
+):
+    assert run([*arguments(folder, tmp_path / "out"), *change]) == 2
+    assert message in capsys.readouterr().err.replace("Did", "did")
+
+
+def test_students_of_the_same_seed_share_their_texts(folder: Path):
+    train = source(folder / "train.jsonl", label="label")
+    data = {"d": DataSet("d", train, {"test": train})}
+    experiment = Experiment("m", data, Plan(limit=20), folder, {str(train.files): "content"}, {})
+    few = Training("d", 8, Teaching("none"), 0)
+    whole = experiment.texts(replace(few, size=None))
+    assert len(whole) == 20
+    assert experiment.texts(few) == whole[:8] == experiment.texts(replace(few, teaching=Teaching("lrp")))
+    assert experiment.texts(replace(few, seed=1)) != whole[:8]
+
+
+@pytest.mark.parametrize("name", ["shortcut", "unlabelled", "heads"])
+def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str):
+    named = ["--model", str(folder / "model"), "--train", str(folder / "train.jsonl")]
+    named += ["--test", str(folder / "test.jsonl"), "--out", str(tmp_path / "out")]
+    own = {"shortcut": ["--texts=16", "--rationale-column=why"], "unlabelled": ["--texts=8", "--unlabelled=8"]}
+    wanted = ["paper", f"sallm_{name}", *named, *own.get(name, ["--texts=8"])]
+    wanted += ["--seeds=1", "--epochs=1", "--batch=8", "--rate=0.003"]
+    assert run(wanted) == 0
+    out, err = capsys.readouterr()
+    words = {"shortcut": "human rationales", "unlabelled": "pseudo-labels", "heads": "important heads"}
+    assert words[name] in out
+    assert "trainings done" in err
+    facts = json.loads((tmp_path / "out" / "result.json").read_text())
+    rows = {"shortcut": 14, "unlabelled": 6, "heads": 6}
+    assert len(facts["rows"]) == rows[name]
+    if name == "shortcut":
+        assert "no rationales of every label" in (tmp_path / "out" / "tables.md").read_text(), "contrast by people"
+    assert run([*wanted, "--finished"]) == 0
+    assert capsys.readouterr().out == out
+    assert run([*wanted, "--weight=3"]) == 2
+    assert "holds another experiment (changed: weight)" in capsys.readouterr().err

@@ -58,13 +58,13 @@ PACKAGES = {
         "starts_from_nothing", "subword_tokenizer", "word_tokenizer",
     ],
     "salience.training": [
-        "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "ExponentialAscent", "GatesResult",
-        "GradientAscent", "Objective", "PENALTIES", "Probe", "RationaleResult", "RationaleTraining", "Recipe", "Recorder",
-        "Step", "TASK", "Term", "TrainingProgress", "accuracy", "accuracy_against_rate", "agreeing_heads",
-        "attention_to_explanation", "by_explanations", "by_rationales", "contrast", "diffmask_objective", "distil",
-        "every", "fit", "gradient_to_explanation", "guided", "label_smoothing", "labelled", "rationale_objective",
-        "regularised", "shuffled_guides", "smoothed", "sweep", "task_loss", "train_gates", "train_rationale_model",
-        "uniform_guides",
+        "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "ExponentialAscent",
+        "GatesResult", "GradientAscent", "Objective", "PENALTIES", "Probe", "RationaleResult", "RationaleTraining",
+        "Recipe", "Recorder", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "accuracy_against_rate",
+        "agreeing_heads", "attention_to_explanation", "by_explanations", "by_rationales", "contrast",
+        "diffmask_objective", "distil", "every", "fit", "gradient_to_explanation", "guided", "label_smoothing",
+        "labelled", "rationale_objective", "regularised", "shuffled_guides", "smoothed", "sweep", "task_loss",
+        "train_gates", "train_rationale_model", "uniform_guides",
     ],
 }  # fmt: skip
 MODULES = {

@@ -295,7 +295,7 @@ def _described(head: Head) -> str:
 
 def _legend_cells(study: HeadStudy, y: int) -> Iterator[str]:
     """The roles that occur, with their counts, in two lines, and what the bar is."""
-    used = [(role, count) for role, count in study.counts.items() if count]
+    used: list[tuple[Role | None, int]] = [(role, count) for role, count in study.counts.items() if count]
     for at, (role, count) in enumerate(used):
         x, line = LEFT + (at % 4) * 140, y + (at // 4) * 24
         yield f'<rect x="{x}" y="{line}" width="18" height="18" rx="3" fill="{hexadecimal(COLOURS[role])}"/>'

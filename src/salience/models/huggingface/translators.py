@@ -34,6 +34,7 @@ class MarianShape:
 def new_translator(tokenizer: Tokenizer, shape: MarianShape, *, seed: int = 0, name: str = "marian") -> EncoderDecoder:
     """Create an untrained Marian model, which reads and writes the tokens of one vocabulary of both languages."""
     own = _ending_in_eos(tokenizer)
+    pad, end = (tokenizer.token_to_id(token) for token in (PAD, EOS))
     sides: dict[str, Any] = {
         f"{side}_{what}": value
         for side in ("encoder", "decoder")
@@ -44,9 +45,9 @@ def new_translator(tokenizer: Tokenizer, shape: MarianShape, *, seed: int = 0, n
         d_model=shape.width,
         max_position_embeddings=shape.longest,
         dropout=shape.dropout,
-        pad_token_id=own.pad_token_id,
-        eos_token_id=own.eos_token_id,
-        decoder_start_token_id=own.pad_token_id,
+        pad_token_id=pad,
+        eos_token_id=end,
+        decoder_start_token_id=pad,
         forced_eos_token_id=None,
         scale_embedding=True,
         **sides,

@@ -146,6 +146,12 @@ def test_without_an_edit_that_flips_the_nearest_is_returned():
     assert [edit.at for edit in outcome.nearest] == [0, 1]
 
 
+def test_the_last_word_is_never_deleted():
+    options = {at: [Edit(at, "delete", "x")] for at in range(3)}
+    outcome = search(_Table({(at, ""): 0.1 for at in range(3)}), Goal(0, 1), [2, 0, 1], options, GREEDY)
+    assert [edit.at for edit in outcome.nearest] == [0, 2]
+
+
 def test_equal_texts_are_judged_once(monkeypatch: pytest.MonkeyPatch):
     judge = Judge(bundled(), Words.of("so so good"))
     first = judge([(Edit(0, "delete", "so"),), (Edit(1, "delete", "so"),)])

@@ -21,14 +21,15 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List all methods, or describe some in full.
 
     The list shows the cost, the requirements and the paper of each method. With NAME, the full description and the
-    settings of that method are shown.
+    settings of that method are shown, or of an interaction method such as shapley_taylor.
     """
     from salience.generation import context_cite
+    from salience.methods import INTERACTIONS, find_method
     from salience.methods import METHODS as EVERY
-    from salience.methods import find_method
 
-    answers = {context_cite.__name__: context_cite}
-    chosen = [answers.get(name) or find_method(name) for name in names] if names else [*EVERY, *answers.values()]
+    pairs = {method.__name__: method for method in INTERACTIONS}
+    others: dict[str, Callable[..., Any]] = {**pairs, context_cite.__name__: context_cite}
+    chosen = [others.get(name) or find_method(name) for name in names] if names else [*EVERY, context_cite]
     described = [_described(m) for m in chosen]
     _print_all(described, as_json, full=bool(names))
 

@@ -219,7 +219,7 @@ class Problem:
 
 
 def word_scores(e: Explanation, words: Words) -> list[float]:
-    """The score of every word. Words that share a token, and so a score, are divided by none of it."""
+    """The score of every word; words that share a token have the same score."""
     scored = e.words()
     return [
         sum(w.score for w in scored if w.start < end and w.end > start and w.text.strip()) for start, end in words.spans

@@ -108,11 +108,13 @@ def search(judge: Judge, goal: Goal, order: Sequence[int], options: Options, how
 
 
 def _grown(draft: State, order: Sequence[int], options: Options, reach: int) -> Iterator[State]:
-    """The draft with one more word edited: the next ones in the order."""
+    """The draft with one more word edited: the next ones in the order. The last word is never deleted."""
     taken = {edit.at for edit in draft}
+    last = sum(edit.kind == "delete" for edit in draft) + 1 == len(options)
     for at in [at for at in order if at not in taken and options.get(at)][:reach]:
         for edit in options[at]:
-            yield tuple(sorted((*draft, edit)))
+            if not (last and edit.kind == "delete"):
+                yield tuple(sorted((*draft, edit)))
 
 
 def _narrowed(options: Options, goal: Goal, single: Mapping[State, Float[Tensor, " c"]]) -> Options:

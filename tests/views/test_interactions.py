@@ -1,0 +1,81 @@
+"""Views of interactions that are written by hand: no model is needed."""
+
+import json
+
+from rich.console import Console
+
+from salience.core.target import Target
+from salience.explanations.hierarchy import hierarchy
+from salience.explanations.interactions import Interactions
+from salience.trials.shortcuts import _in_pairs
+from salience.views import interactions as views
+from salience.views.colours import DARK
+from salience.views.terminal import Paint
+
+MATRIX = ((0.0, 0.0, 0.1), (0.0, 0.0, -2.0), (0.1, -2.0, 0.0))
+
+
+def handmade(**changes: object) -> Interactions:
+    facts = {
+        "text": "so <not> bad",
+        "units": ("so", "<not>", "bad"),
+        "spans": ((0, 2), (3, 8), (9, 12)),
+        "matrix": MATRIX,
+        "main": (0.0, 1.0, 3.0),
+        "scores": (0.05, 0.0, 2.05),
+        "target": Target("negative"),
+        "value": 2.1,
+        "probabilities": {"negative": 0.9, "positive": 0.1},
+        "method": "shapley_taylor",
+        "settings": {"unit": "word"},
+        "model": "mine",
+        "gaps": {"completeness": 0.0},
+    }
+    return Interactions(**{**facts, **changes})  # pyright: ignore
+
+
+def test_pairs_are_ranked_by_strength():
+    assert [(p.first, p.second, p.score) for p in handmade().pairs()] == [(1, 2, -2.0), (0, 2, 0.1), (0, 1, 0.0)]
+    assert "'<not>' × 'bad' -2" in repr(handmade())
+    assert handmade().to_frame()["interaction"].tolist() == [-2.0, 0.1, 0.0]
+
+
+def test_the_tree_splits_where_interactions_are_weakest_and_effects_add_up_with_them():
+    tree = hierarchy(MATRIX, (0.05, 0.0, 2.05))
+    assert [(g.start, g.end) for _, g in tree.walk()] == [(0, 3), (0, 1), (1, 3), (1, 2), (2, 3)]
+    for _, group in tree.walk():
+        if group.halves:
+            assert abs(group.effect - sum(h.effect for h in group.halves) - group.across) < 1e-9
+    assert abs(tree.effect - 2.1) < 1e-9, "the whole is the sum of all scores"
+    assert abs(tree.halves[1].across + 2.0) < 1e-9
+
+
+def test_they_are_read_back_from_json():
+    x = handmade(groups=(((1, 2), 1.5),), signed=False)
+    assert Interactions.from_dict(json.loads(x.to_json())) == x
+    assert hash(x) == hash(handmade(groups=(((1, 2), 1.5),), signed=False))
+
+
+def test_the_terminal_shows_pairs_tree_and_matrix_without_colours():
+    console = Console(width=80, no_color=True, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(views.terminal(handmade(groups=(((1, 2), 1.5),)), paint=Paint(False, DARK)))
+    shown = console.export_text()
+    assert "<not> × bad" in shown
+    assert "halves -2.000" in shown
+    assert "--" in shown.split("matrix")[1]
+    assert "<not> … bad" in shown
+
+
+def test_the_page_escapes_words_and_has_no_scripts():
+    page = views.page([handmade()])
+    assert "&lt;not&gt;" in page
+    assert "<not>" not in page
+    assert "<script" not in page
+    assert "halves -2.000" in page
+    assert views.picture([handmade()], "svg").startswith(b"<svg")
+
+
+def test_a_planted_pair_is_found_by_its_rank_among_all_pairs():
+    assert _in_pairs(handmade(), ((3, 8), (9, 12))) == (1.0, 0.0, 1.0)
+    assert _in_pairs(handmade(), ((0, 2), (9, 12))) == (0.5, 0.5, 0.0)
+    assert all(value != value for value in _in_pairs(handmade(), ((0, 2),)))

@@ -26,7 +26,7 @@ from salience.methods import games
 from salience.methods.games import adaptive, owen
 from salience.methods.perturbation import unit_numbers
 from salience.methods.shapley import kernel_shap, partition_shap, play, trees
-from salience.methods.trees import Tree, balanced, pruned
+from salience.methods.trees import Piece, Tree, _affinity, _before, balanced, pruned
 from salience.models.huggingface import HuggingFace
 from shapes import TEXTS, build
 
@@ -336,6 +336,54 @@ def test_equals_shap_within_every_budget():
 
 def clusters(tree: Tree) -> set[int]:
     return set(tree.members)
+
+
+def merge_score(one: list[Piece], other: list[Piece], open_brackets: set[int]) -> int:
+    """The score of shap.maskers.TokenGroup, with its numbers; two groups of pieces, and the pieces not yet balanced."""
+    ends = [one[0].separator, other[-1].separator]
+    score = 20 if other[0].inside else 0
+    if other[0].text == "'" and (len(other) == 1 or (len(other) == 2 and other[1].text in ("t", "s"))):
+        score += 15
+    if one[-1].text == "'" and other[0].text in ("t", "s"):
+        score += 15
+    if ends.count(True) == 1:
+        score -= 1000
+    score -= 100 * (other[0].text == "(" and id(other[0]) in open_brackets)
+    score -= 100 * (one[-1].text == ")" and id(one[-1]) in open_brackets)
+    score -= 2 if one[0].text == "(" else 0
+    score -= 2 if {one[-1].text, other[0].text} & {"but", "and", "or"} else 0
+    score -= {",": 10, ".": 20, "?": 20, "!": 20}.get(one[-1].text, 0)
+    if other[0].text in (",", ".", "?", "!"):
+        score -= 1 if len(other) == 1 else {",": 10}.get(other[0].text, 20)
+    return score - len(one) - len(other)
+
+
+PIECES = st.builds(
+    Piece, st.sampled_from(["'", "t", "s", "(", ")", "but", ",", ".", "film"]), st.booleans(), st.booleans()
+)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=3), st.lists(PIECES, min_size=1, max_size=3), st.booleans())
+def test_neighbours_are_joined_by_the_scores_of_shap(one: list[Piece], other: list[Piece], balanced: bool):
+    pieces = [Piece(p.text, p.inside, p.separator) for p in (*one, *other)]  # no object twice
+    one, other = pieces[: len(one)], pieces[len(one) :]
+    matched = set(range(len(pieces))) if balanced else set[int]()
+    open_brackets = set() if balanced else set(map(id, pieces))
+    middle = len(one)
+    assert _affinity(pieces, matched, (0, middle), (middle, len(pieces))) == merge_score(one, other, open_brackets)
+
+
+def test_a_balanced_tree_halves_its_leaves():
+    assert balanced(1) == Tree(1, ())
+    assert balanced(4) == Tree(4, ((0, 1), (2, 3), (4, 5)))
+    assert balanced(5) == Tree(5, ((0, 1), (3, 4), (2, 6), (5, 7)))
+    assert [balanced(n).splits for n in (2, 4, 8)] == [1, 5, 21]
+
+
+def test_a_token_continues_the_word_of_the_one_before_it():
+    spelled, words = ["un", "like", "ly", "[SEP]", "[SEP]"], [3, 3, 2, -1, -1]
+    each = [_before(i, spelled, words) for i in range(5)]
+    assert each == [("", False), ("un", True), ("like", False), ("ly", False), ("[SEP]", False)]
 
 
 def test_trees_are_those_of_shaps_text_masker():

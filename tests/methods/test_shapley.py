@@ -234,9 +234,11 @@ def test_the_number_of_samples_is_as_set_and_the_maximum_without_a_tolerance():
     model = build("bert")
     batch, target = prepared(model, (TEXTS[1],))
     assert int(kernel_shap(model, batch, target, samples=80).settings["samples"][0]) <= 80
-    plain = kernel_shap(model, batch, target, tolerance=None, max_samples=80)
+    plain, n = kernel_shap(model, batch, target, tolerance=None, max_samples=80), int(batch.content.sum())
     assert torch.equal(plain.scores, kernel_shap(model, batch, target, samples=80).scores)
-    with pytest.raises(BadInput, match="too few to know the error"):
+    with pytest.raises(
+        BadInput, match=f"max_samples=10 is too few to know the error of {n} scores; use at least {2 * n + 2}"
+    ):
         kernel_shap(model, batch, target, max_samples=10)
     with pytest.raises(BadInput, match="tolerance of kernel_shap takes a number above 0 or nothing"):
         salience.explain(model, TEXTS[1], "kernel_shap", tolerance=0.0)

@@ -22,7 +22,7 @@ from salience.core.passes import forward, resolve
 from salience.core.target import Target
 from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput, UnsupportedModel
-from salience.methods import games
+from salience.methods import games, shapley
 from salience.methods.games import adaptive, owen
 from salience.methods.perturbation import unit_numbers
 from salience.methods.shapley import kernel_shap, partition_shap, play, trees
@@ -253,6 +253,25 @@ def answered(game: Any, v: Any) -> Any:
             y = torch.tensor([v(frozenset(row.nonzero()[:, 0].tolist())) for row in z], dtype=torch.float64)
     except StopIteration as end:
         return end.value
+
+
+@pytest.mark.parametrize(("game", "place", "tolerance"), [("fixed", 1, None), ("adaptive", 2, 0.05)])
+def test_the_usual_maximum_is_that_of_shap(monkeypatch: pytest.MonkeyPatch, game: str, place: int, tolerance: Any):
+    """2 n + 2048, so many passes that the game is not played here."""
+
+    class AskedError(Exception):
+        pass
+
+    def asked(*arguments: Any) -> None:
+        raise AskedError(arguments[0], arguments[place])
+
+    monkeypatch.setattr(shapley, game, asked)
+    model = build("bert")
+    batch, target = prepared(model, (TEXTS[0],))
+    with pytest.raises(AskedError) as error:
+        kernel_shap(model, batch, target, tolerance=tolerance)
+    n = int(batch.content.sum())
+    assert error.value.args == (n, 2 * n + 2048)
 
 
 def together(tree: Tree, order: tuple[int, ...]) -> bool:

@@ -22,9 +22,9 @@ from untouched import budget, close, state
 SMALLER: dict[str, dict[str, Any]] = {
     "smooth_grad": {"samples": 3},
     "gradient_shap": {"samples": 3},
-    "lime": {"samples": 40},
+    "lime": {"samples": 20},
     "kernel_shap": {"tolerance": 0.3, "max_samples": 160},
-    "partition_shap": {"max_evals": 60},
+    "partition_shap": {"max_evals": 30},
     "layer_saliency": {"layer": 1, "decode": "identity"},  # the tiny shapes have no LM head; test_layers.py decodes
 }
 """Settings that keep slow methods quick; the properties hold for any."""
@@ -85,15 +85,13 @@ def test_every_method_on_every_shape(method: Any, shape: str):
     assert many.scores.isfinite().all()
     assert (many.scores[~batch.mask] == 0).all()
 
-    again = run(method, model)
-    assert torch.equal(again.scores, many.scores), "the same call gave other scores"
-
     with budget(model, 2 * batch.width):
         small = run(method, model)
     assert close(small.scores, many.scores, scale), "the budget changed the scores"
 
-    for row, text in enumerate(TEXTS):
-        alone = run(method, model, (text,)).scores[0]
+    alones = [run(method, model, (text,)).scores[0] for text in TEXTS]
+    assert torch.equal(run(method, model, TEXTS[:1]).scores[0], alones[0]), "the same call gave other scores"
+    for row, alone in enumerate(alones):
         near = close(many.scores[row, : len(alone)], alone, scale)
         assert near, "the company of other texts changed the scores"
 

@@ -120,6 +120,15 @@ def test_gradients_are_those_of_each_step(model: Seq2Seq):
             torch.testing.assert_close(matrix[t], expected.detach(), rtol=1e-3, atol=1e-5)
 
 
+def test_a_matrix_says_what_its_sums_miss_and_whether_it_has_signs(model: Seq2Seq):
+    step, named = forced(model), {f.__name__: f for f in MATRIX_METHODS}
+    f = step.output.logits[0].log_softmax(-1).gather(1, step.answers.outputs[0][:, None])[:, 0].detach()
+    weighted = named["attention_x_relevance"](step)
+    torch.testing.assert_close(weighted.gaps["sum"] + weighted.scores.sum(1), f)
+    assert [named["gradient"](step, reduction=how).signed for how in ("l1", "l2", "sum")] == [False, False, True]
+    assert [named[name](step).signed for name in ("attention", "input_x_gradient", "occlusion")] == [False, True, True]
+
+
 def test_occlusion_erases_one_token_at_a_time(model: Seq2Seq):
     step = forced(model)
 

@@ -2,6 +2,7 @@
 
 import copy
 from functools import cache
+from math import exp, log
 
 import numpy as np
 import pytest
@@ -195,6 +196,19 @@ def test_the_surrogate_is_that_of_scikit_learn(alpha: float):
     assert ours == pytest.approx(theirs.fit(x, y).coef_, abs=1e-6)
 
 
+def test_log_odds_are_those_of_the_probability_however_extreme():
+    assert log_odds(np.log([0.2, 0.5, 0.9])) == pytest.approx([log(1 / 4), 0, log(9)])
+    assert log_odds(np.array([-800.0])) == pytest.approx([-800])
+    certain = log_odds(np.array([0.0, 1e-9]))  # a sum of rounded numbers may exceed 0
+    assert np.isfinite(certain).all()
+    assert (certain > 30).all()
+
+
+def test_the_settings_of_context_cite_are_those_of_its_authors():
+    usual = {name: p.default for name, p in settings_of(context_cite).items()}
+    assert (usual["samples"], usual["regularization"]) == (64, 0.01)
+
+
 def test_context_cite_is_the_lasso_of_the_log_odds_on_the_same_masks():
     linear_model = pytest.importorskip("sklearn.linear_model")
     lm, prompt = model("llama_lm"), "The film was good. It was not bad. We saw it twice. The end was sad."
@@ -211,7 +225,7 @@ def test_context_cite_is_the_lasso_of_the_log_odds_on_the_same_masks():
         cut = len(ids) - len(answer.ids) + 1
         remaining = Encoded("", tuple(ids[:cut]), ("",) * cut, ((0, 0),) * cut, (False,) * cut)
         log_p.append(sum(literal_values(lm, remaining, answer)))
-    y = log_odds(np.array(log_p)) / len(answer)
+    y = np.array([log(exp(one) / (1 - exp(one))) for one in log_p]) / len(answer)
     scale = z.std(0)
     fitted = linear_model.Lasso(alpha=0.01, tol=1e-12).fit((z - z.mean(0)) / scale, y)
     expected = fitted.coef_ * len(answer) / scale

@@ -323,6 +323,30 @@ def test_a_peak_between_the_nodes_is_detected_by_the_difference_of_f():
     assert quadrature.intervals_to_halve(flat, 0.01, 500).tolist() == []
 
 
+@pytest.mark.parametrize(("columns", "share"), [(1, 1.0), (9, 1.0), (36, 0.5), (900, 0.1)])
+def test_of_many_columns_the_worst_has_three_times_the_usual_share(columns: int, share: float):
+    """Columns that are 0 everywhere, such as padding, are not counted."""
+    slopes = np.zeros((11, columns + 5))
+    slopes[:, :columns] = 1 / columns
+    jump = quadrature.initial_curve(slopes, np.linspace(0, 1, 11) + (np.linspace(0, 1, 11) > 0.45))
+    assert np.allclose(jump.missing(), [0, 0, 0, 0, share, 0, 0, 0, 0, 0], atol=1e-12)
+
+
+def test_intervals_with_at_least_half_the_error_of_the_worst_are_halved_together():
+    missing = np.array([0, 0.9, 0, 0.4, 0.6, 0, 0.46, 0, 0.44, 0])
+    curve = quadrature.initial_curve(np.zeros((11, 1)), np.r_[0, missing.cumsum()])
+    assert quadrature.intervals_to_halve(curve, 0.01, 500).tolist() == [1, 4, 6]
+    assert quadrature.intervals_to_halve(curve, 0.01, 13).tolist() == [1, 4], "the worst first if not all fit"
+    assert quadrature.intervals_to_halve(curve, 0.01, 11).tolist() == []
+
+
+def test_an_error_of_four_roundings_is_accepted():
+    """Numbers of about 100 with a relative rounding error of 0.001 are 0.1 apart."""
+    for height, accepted in ((0.39, True), (0.41, False)):
+        rough = quadrature.initial_curve(np.zeros((11, 1)), 100 + np.r_[0, height, np.zeros(9)] / np.sqrt(2))
+        assert (len(quadrature.intervals_to_halve(rough, 0.01, 500, digits=0.001)) == 0) is accepted
+
+
 def test_the_first_estimate_is_twice_as_careful_as_later_ones():
     """The spline through every other one of the first nodes is too coarse to converge at its full rate."""
     g, f = waves(0)

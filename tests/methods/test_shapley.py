@@ -22,11 +22,11 @@ from salience.core.passes import forward, resolve
 from salience.core.target import Target
 from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput, UnsupportedModel
-from salience.methods import games
+from salience.methods import games, shapley
 from salience.methods.games import adaptive, owen
 from salience.methods.perturbation import unit_numbers
 from salience.methods.shapley import kernel_shap, partition_shap, play, trees
-from salience.methods.trees import Tree, balanced, pruned
+from salience.methods.trees import Piece, Tree, _affinity, _before, balanced, pruned
 from salience.models.huggingface import HuggingFace
 from shapes import TEXTS, build
 
@@ -234,9 +234,11 @@ def test_the_number_of_samples_is_as_set_and_the_maximum_without_a_tolerance():
     model = build("bert")
     batch, target = prepared(model, (TEXTS[1],))
     assert int(kernel_shap(model, batch, target, samples=80).settings["samples"][0]) <= 80
-    plain = kernel_shap(model, batch, target, tolerance=None, max_samples=80)
+    plain, n = kernel_shap(model, batch, target, tolerance=None, max_samples=80), int(batch.content.sum())
     assert torch.equal(plain.scores, kernel_shap(model, batch, target, samples=80).scores)
-    with pytest.raises(BadInput, match="too few to know the error"):
+    with pytest.raises(
+        BadInput, match=f"max_samples=10 is too few to know the error of {n} scores; use at least {2 * n + 2}"
+    ):
         kernel_shap(model, batch, target, max_samples=10)
     with pytest.raises(BadInput, match="tolerance of kernel_shap takes a number above 0 or nothing"):
         salience.explain(model, TEXTS[1], "kernel_shap", tolerance=0.0)
@@ -251,6 +253,25 @@ def answered(game: Any, v: Any) -> Any:
             y = torch.tensor([v(frozenset(row.nonzero()[:, 0].tolist())) for row in z], dtype=torch.float64)
     except StopIteration as end:
         return end.value
+
+
+@pytest.mark.parametrize(("game", "place", "tolerance"), [("fixed", 1, None), ("adaptive", 2, 0.05)])
+def test_the_usual_maximum_is_that_of_shap(monkeypatch: pytest.MonkeyPatch, game: str, place: int, tolerance: Any):
+    """2 n + 2048, so many passes that the game is not played here."""
+
+    class AskedError(Exception):
+        pass
+
+    def asked(*arguments: Any) -> None:
+        raise AskedError(arguments[0], arguments[place])
+
+    monkeypatch.setattr(shapley, game, asked)
+    model = build("bert")
+    batch, target = prepared(model, (TEXTS[0],))
+    with pytest.raises(AskedError) as error:
+        kernel_shap(model, batch, target, tolerance=tolerance)
+    n = int(batch.content.sum())
+    assert error.value.args == (n, 2 * n + 2048)
 
 
 def together(tree: Tree, order: tuple[int, ...]) -> bool:
@@ -336,6 +357,54 @@ def test_equals_shap_within_every_budget():
 
 def clusters(tree: Tree) -> set[int]:
     return set(tree.members)
+
+
+def merge_score(one: list[Piece], other: list[Piece], open_brackets: set[int]) -> int:
+    """The score of shap.maskers.TokenGroup, with its numbers; two groups of pieces, and the pieces not yet balanced."""
+    ends = [one[0].separator, other[-1].separator]
+    score = 20 if other[0].inside else 0
+    if other[0].text == "'" and (len(other) == 1 or (len(other) == 2 and other[1].text in ("t", "s"))):
+        score += 15
+    if one[-1].text == "'" and other[0].text in ("t", "s"):
+        score += 15
+    if ends.count(True) == 1:
+        score -= 1000
+    score -= 100 * (other[0].text == "(" and id(other[0]) in open_brackets)
+    score -= 100 * (one[-1].text == ")" and id(one[-1]) in open_brackets)
+    score -= 2 if one[0].text == "(" else 0
+    score -= 2 if {one[-1].text, other[0].text} & {"but", "and", "or"} else 0
+    score -= {",": 10, ".": 20, "?": 20, "!": 20}.get(one[-1].text, 0)
+    if other[0].text in (",", ".", "?", "!"):
+        score -= 1 if len(other) == 1 else {",": 10}.get(other[0].text, 20)
+    return score - len(one) - len(other)
+
+
+PIECES = st.builds(
+    Piece, st.sampled_from(["'", "t", "s", "(", ")", "but", ",", ".", "film"]), st.booleans(), st.booleans()
+)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=3), st.lists(PIECES, min_size=1, max_size=3), st.booleans())
+def test_neighbours_are_joined_by_the_scores_of_shap(one: list[Piece], other: list[Piece], balanced: bool):
+    pieces = [Piece(p.text, p.inside, p.separator) for p in (*one, *other)]  # no object twice
+    one, other = pieces[: len(one)], pieces[len(one) :]
+    matched = set(range(len(pieces))) if balanced else set[int]()
+    open_brackets = set() if balanced else set(map(id, pieces))
+    middle = len(one)
+    assert _affinity(pieces, matched, (0, middle), (middle, len(pieces))) == merge_score(one, other, open_brackets)
+
+
+def test_a_balanced_tree_halves_its_leaves():
+    assert balanced(1) == Tree(1, ())
+    assert balanced(4) == Tree(4, ((0, 1), (2, 3), (4, 5)))
+    assert balanced(5) == Tree(5, ((0, 1), (3, 4), (2, 6), (5, 7)))
+    assert [balanced(n).splits for n in (2, 4, 8)] == [1, 5, 21]
+
+
+def test_a_token_continues_the_word_of_the_one_before_it():
+    spelled, words = ["un", "like", "ly", "[SEP]", "[SEP]"], [3, 3, 2, -1, -1]
+    each = [_before(i, spelled, words) for i in range(5)]
+    assert each == [("", False), ("un", True), ("like", False), ("ly", False), ("[SEP]", False)]
 
 
 def test_trees_are_those_of_shaps_text_masker():

@@ -159,9 +159,9 @@ def test_gate_gradients_are_finite_differences(shape: str):
     slopes = gate_gradients(own)
     for text, layer, head in ((0, 0, 0), (1, 1, 3), (4, 2, 2)):
         # Llama computes its norms in single precision, so that a small step would only measure rounding.
-        h = 3e-3 if shape.startswith("llama") else 1e-5
+        h, tolerance = (3e-3, 5e-3) if shape.startswith("llama") else (1e-5, 1e-3)
         up, down = (loss_with(own, text, layer, head, 1 + step) for step in (h, -h))
-        assert slopes[layer][text, head] == pytest.approx((up - down) / (2 * h), rel=5e-3, abs=2e-5)
+        assert slopes[layer][text, head] == pytest.approx((up - down) / (2 * h), rel=tolerance, abs=2e-5)
 
 
 def without_columns(known: Model, layer: int, head: int, size: int = 8) -> Model:

@@ -60,7 +60,7 @@ PARTS = ("roles", "importance", "pruning", "overlap")
 @click.option("--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels.")
 @click.option("--rationale-column", metavar="NAME", help="Column of the spans that people marked.")
 @click.option("--spans", default="characters", show_default=True, metavar="UNIT", help="characters, or words.")
-@click.option("--limit", type=COUNT, metavar="N", help="Use only the first N texts.")
+@click.option("--limit", type=COUNT, metavar="N", help="Use only N texts, at even distances.")
 @click.option("--orders", type=EPOCHS, default=5, show_default=True, help="Random orders beside the pruning curve.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")
 @SETTINGS
@@ -85,6 +85,7 @@ def heads(model: ModelOptions, **options: Any) -> None:
     check_model(model.model, **model.options)
     from salience.audits.heads import heads as study
     from salience.data.examples import examples as read
+    from salience.data.examples import sampled
     from salience.models import load
     from salience.views.progress import named
 
@@ -92,7 +93,8 @@ def heads(model: ModelOptions, **options: Any) -> None:
         data = sample_source(label_column="label", rationale_column="rationale_spans")
     else:
         data = source_of(options["data"], options, labelled=labelled)
-    texts = read(data, limit=options["limit"])
+    texts = read(data)
+    texts = sampled(texts, options["limit"] or len(texts))
     loaded = load(model.model, **model.options)
     loaded.executor.budget = model.budget or loaded.executor.budget
     with ExitStack() as stack:

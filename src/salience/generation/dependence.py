@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from salience.core.prompts import Part, Passage, Prompt
-from salience.core.text import Encoded
+from salience.core.text import Encoded, Span
 from salience.errors import BadInput
 from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, settled
 from salience.generation.explaining import GENERATED, as_decoder, joined, prepared
@@ -59,6 +59,8 @@ class ContextDependence:
     method: str
     settings: Mapping[str, object]
     answer_tokens: tuple[str, ...]
+    answer_offsets: tuple[Span, ...]
+    """The spans of these tokens in the answer."""
     prompt_tokens: tuple[str, ...]
     divergences: tuple[float, ...]
     """KL(p with context ‖ p without) of every token of the answer."""
@@ -120,6 +122,7 @@ def context_dependence(
         method=configured.method.__name__,
         settings={name: plain(value, -1) for name, value in configured.settings.items()},
         answer_tokens=said.tokens,
+        answer_offsets=said.offsets,
         prompt_tokens=prompt.tokens,
         divergences=tuple(divergences.tolist()),
         threshold=_threshold(divergences),

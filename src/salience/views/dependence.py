@@ -40,10 +40,18 @@ def terminal(result: "ContextDependence", *, width: int = 80) -> "RenderableType
 def _answer(result: "ContextDependence") -> "Text":
     from rich.text import Text
 
-    chosen, text = {one.position for one in result.dependent}, Text(overflow="fold")
-    for number, token in enumerate(result.answer_tokens):
-        text.append(visible(token), "bold underline" if number in chosen else "")
+    chosen, text, at = {one.position for one in result.dependent}, Text(overflow="fold"), 0
+    for number, (start, end) in enumerate(result.answer_offsets):
+        text.append(visible(result.answer[at : max(at, start)]))
+        text.append(visible(result.answer[max(at, start) : end]), "bold underline" if number in chosen else "")
+        at = max(at, end)
     return text
+
+
+def _said(result: "ContextDependence", position: int) -> str:
+    """A token of the answer as it reads; one without text, such as the end of the answer, by its name."""
+    start, end = result.answer_offsets[position]
+    return result.answer[start:end].strip() or result.answer_tokens[position]
 
 
 def _table(result: "ContextDependence", width: int) -> "Table":
@@ -55,15 +63,14 @@ def _table(result: "ContextDependence", width: int) -> "Table":
         table.add_column(name, justify=side, no_wrap=True, max_width=20)  # pyright: ignore[reportArgumentType]
     table.add_column("cues in the context", ratio=1)
     for one in result.dependent:
-        row = (label(one.token), f"{one.divergence:.2f}", label(one.instead), _cues(result, one))
+        instead = one.instead.strip() or one.instead
+        row = (label(_said(result, one.position)), f"{one.divergence:.2f}", label(instead), _cues(result, one))
         table.add_row(*(Text(cell) for cell in row))
     return table
 
 
 def _cues(result: "ContextDependence", one: "Dependent") -> str:
-    """The strongest cues with their scores. A token that the model says without context as well has none."""
-    if not one.cues:
-        return "none: the same token" if one.instead == one.token else "none"
-    named = [f"{label(result.prompt[c.start : c.end])} {c.score:+.2f}" for c in one.cues[:CUES]]
+    """The strongest cues with their scores; none where the model says the same token without context."""
+    named = [f"{label(result.prompt[c.start : c.end].strip())} {c.score:+.2f}" for c in one.cues[:CUES]]
     more = len(one.cues) - CUES
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "") or "none"

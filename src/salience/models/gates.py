@@ -20,10 +20,10 @@ from salience.models.identity import digest
 TEMPERATURE, LOW, HIGH = 0.2, -0.2, 1.0
 """Gates are BinaryConcrete(temperature) variables, stretched to (low, high) and clamped to [0, 1]."""
 
-MIDDLE, REACH, OPEN = 1.0, 4.0, 6.0
+MIDDLE, REACH, OPEN = 0.5, 3.5, 1.5
 """The log-odds of a gate are MIDDLE + REACH tanh(g / REACH), and g starts near OPEN: at first all gates are open.
 
-No gate closes for good: where the gates of one layer are always 0, those of the other layers would learn nothing.
+No gate closes or opens for good: where the gates of one layer are always 0, those of the others would learn nothing.
 """
 
 KIND = "salience_gates"

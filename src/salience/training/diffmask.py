@@ -27,10 +27,11 @@ from salience.training.multipliers import GradientAscent
 from salience.training.objectives import Objective, Step, Term, every
 
 RECIPE = Recipe(epochs=8, batch=32, rate=1e-3, decay=0.0)
-START, ASCENT = 10.0, GradientAscent(rate=1.0, low=3.0)
-"""The multipliers at first, and how they change; with the paper's α ← α + 0.3 c / √v from α = 1, training takes longer.
+START, ASCENT = 5.0, GradientAscent(low=3.0)
+"""The multipliers at first, and how they change.
 
-Near 0, all gates would close before the multipliers have grown, and few would open again.
+In the paper they start at 1 and may fall to 0. All gates of a small model then close before the multipliers have grown,
+and few open again.
 """
 
 MARGIN = 0.1

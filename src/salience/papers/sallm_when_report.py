@@ -16,7 +16,7 @@ NOTES = (
     "new seeds and new texts; * is significant after Holm's correction for all comparisons of the grid. Shuffled "
     "explanations mark as many tokens of each text, drawn at random: teaching helps only where it is significantly "
     "better than no teaching and than its shuffled control. Examples saved are the further texts that students without "
-    "explanations need for the same accuracy, by interpolation between the sizes of the grid."
+    "explanations need for the same accuracy, by interpolation between the sizes of the grid; ∞ is beyond them."
 )
 
 
@@ -69,22 +69,26 @@ def gains(listed: Sequence[Cell], kind: str) -> bytes:
     """A chart of the gain over no teaching against the number of texts, the controls dashed, one panel per test set."""
     import altair as alt
 
+    shown = [(c, c.against_none) for c in listed if c.against_none is not None]
+    names = list(dict.fromkeys(str(c.teaching) for c, _ in shown))
+    panels = list(dict.fromkeys(_panel(c) for c, _ in shown))
+    sizes = sorted({c.texts for c, _ in shown})
     values = [
         {
-            "panel": f"{c.data}, tested on {c.test}",
-            "texts": c.texts,
+            "panel": _panel(c),
+            # Beside each other, so that the intervals do not hide one another.
+            "texts": c.texts * 1.07 ** (names.index(str(c.teaching)) - (len(names) - 1) / 2),
             "teaching": str(c.teaching),
             "control": c.teaching.shuffles,
-            "gain": c.against_none.mean,
-            "low": c.against_none.low,
-            "high": c.against_none.high,
+            "gain": d.mean,
+            "low": d.low,
+            "high": d.high,
         }
-        for c in listed
-        if c.against_none is not None
+        for c, d in shown
     ]
-    names = list(dict.fromkeys(v["teaching"] for v in values))
+    scale = alt.Scale(type="log", nice=False, domain=[sizes[0] / 1.5, sizes[-1] * 1.5])
     base: Any = alt.Chart().encode(
-        x=alt.X("texts:Q", scale=alt.Scale(type="log"), title="training texts"),
+        x=alt.X("texts:Q", scale=scale, title="training texts", axis=alt.Axis(values=sizes, format=",d")),
         color=alt.Color("teaching:N", sort=names, title=None),
         strokeDash=alt.StrokeDash("control:N", legend=None),
     )
@@ -94,7 +98,11 @@ def gains(listed: Sequence[Cell], kind: str) -> bytes:
     zero: Any = alt.Chart().mark_rule(color="#1c1f24").encode(y=alt.datum(0))
     chart: Any = (
         alt.layer(zero, bars, lines, data=alt.Data(values=values), width=300, height=200)
-        .facet(alt.Facet("panel:N", title=None, sort=list(dict.fromkeys(v["panel"] for v in values))), columns=2)
+        .facet(alt.Facet("panel:N", title=None, sort=panels), columns=2)
         .resolve_scale(y="independent", x="independent")
     )
     return drawn(chart, kind)
+
+
+def _panel(cell: Cell) -> str:
+    return f"{cell.data}, tested on {cell.test}"

@@ -191,7 +191,7 @@ def _examples(saved: tuple[float, float, float] | None) -> str:
 def _number(x: float) -> str:
     if isnan(x):
         return "?"
-    return {inf: "above the grid", -inf: "below the grid"}.get(x) or f"{x:+,.0f}"
+    return f"{round(x):+,}" if isfinite(x) else "+∞" if x > 0 else "−∞"
 
 
 def summary(listed: Sequence[Cell]) -> list[str]:

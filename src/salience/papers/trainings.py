@@ -39,12 +39,15 @@ class Job(Protocol):
 One = TypeVar("One", bound=Job)
 
 
-class Work(Protocol[One]):
+Given = TypeVar("Given", bound=Job, contravariant=True)
+
+
+class Work(Protocol[Given]):
     """What a training does; sent to other processes, so it holds descriptions of data rather than data."""
 
-    def __call__(self, job: One, /) -> Mapping[str, Any]: ...
+    def __call__(self, job: Given, /) -> Mapping[str, Any]: ...
 
-    def cost(self, job: One, /) -> float:
+    def cost(self, job: Given, /) -> float:
         """The expected cost of a training, in any unit."""
         ...
 

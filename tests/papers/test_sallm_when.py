@@ -138,7 +138,9 @@ def handmade(folder: Path, shares: Mapping[tuple[int, str], float], seeds: int =
     """A grid in which each student is right on a given share of 200 texts, and what was run of it."""
     plan = Plan(sizes=(100, 400), teachings=(Teaching("lrp"),), seeds=seeds).complete
     train = source(folder / "train.jsonl", label="label")
-    experiment = Experiment("m", {"d": DataSet("d", train, {"test": train})}, plan, folder, {}, {})
+    experiment = Experiment(
+        "m", {"d": DataSet("d", train, {"test": train})}, plan, folder, {str(train.files): "content"}, {}
+    )
     rng = np.random.default_rng(0)
     results = {}
     for job in experiment.jobs():
@@ -167,6 +169,17 @@ def test_a_gain_counts_only_against_the_control_and_gaps_are_named(folder: Path)
     assert sentences[2].endswith("lrp with 100 texts of d on test.")
     helps = cells(*handmade(folder, {**shares, (100, "shuffled"): 0.5}))
     assert [c.verdict for c in helps if (c.size, str(c.teaching)) == (100, "lrp")] == ["helps"]
+
+
+def test_students_that_did_not_learn_are_named(folder: Path):
+    shares = {(100, "none"): 0.5, (100, "lrp"): 0.5, (100, "shuffled"): 0.6}
+    *_, last = summary(cells(*handmade(folder, shares)))
+    assert last.startswith(
+        "Students that are no better than the most frequent label: none with 100 texts of d (6 of 6), lrp with 100 "
+        "texts of d (6 of 6). Their training failed"
+    )
+    learnt = summary(cells(*handmade(folder, dict.fromkeys(shares, 0.7))))
+    assert not any("no better than the most frequent" in sentence for sentence in learnt)
 
 
 def test_p_values_are_corrected_for_all_comparisons(folder: Path):

@@ -1,5 +1,6 @@
 """What the grid of :mod:`salience.papers.sallm_when` shows: comparisons with the controls, in points and examples."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -11,7 +12,7 @@ from jaxtyping import Float
 
 from salience.core.stats import Difference, Spread, holm, multi_bootstrap, paired_difference
 from salience.papers.sallm import Table
-from salience.papers.sallm_when import ALL, NONE, Experiment, Teaching, Training
+from salience.papers.sallm_when import ALL, NONE, TEST, Experiment, Teaching, Training
 from salience.papers.trainings import Facts
 
 NOT_RUN = "not run"
@@ -29,6 +30,8 @@ class Cell:
     teaching: Teaching
     accuracy: Spread | None
     """In per cent, over seeds; None if not all seeds were run."""
+    majority: float
+    """The accuracy of always answering with the most frequent label of the test texts, in per cent."""
     against_none: Difference | None = None
     """The difference in percentage points; p is corrected for all comparisons of the grid."""
     against_control: Difference | None = None
@@ -40,6 +43,11 @@ class Cell:
     @property
     def size_name(self) -> str:
         return ALL if self.size is None else f"{self.size:,}"
+
+    @property
+    def unlearnt(self) -> int:
+        """The number of seeds whose student is no better than the most frequent label: its training has failed."""
+        return 0 if self.accuracy is None else sum(value <= self.majority for value in self.accuracy.values)
 
     @property
     def verdict(self) -> str:
@@ -99,9 +107,11 @@ def _correct(experiment: Experiment, results: Mapping[Training, Facts]) -> Corre
 def _cell(
     experiment: Experiment, results: Mapping[Training, Facts], correct: Correct, job: Training, test: str
 ) -> Cell:
+    majority = _majority(experiment, job.data, test)
     if (own := correct.get((job, test))) is None:
-        return Cell(job.data, test, job.size, 0, job.teaching, None)
-    cell = Cell(job.data, test, job.size, results[job]["texts"], job.teaching, Spread(tuple(own.mean(1).tolist())))
+        return Cell(job.data, test, job.size, 0, job.teaching, None, majority)
+    accuracy = Spread(tuple(own.mean(1).tolist()))
+    cell = Cell(job.data, test, job.size, results[job]["texts"], job.teaching, accuracy, majority)
     plain = correct.get((job.teacher, test))
     if job.teaching.name == NONE or plain is None:
         return cell
@@ -115,6 +125,11 @@ def _cell(
         bootstrap=multi_bootstrap(own - plain),
         saved=_saved(_curve(results, correct, job, test), cell.texts, float(plain.mean()), against),
     )
+
+
+def _majority(experiment: Experiment, data: str, test: str) -> float:
+    labels = Counter(e.label for e in experiment.tested(experiment.data[data].tests[test]))
+    return 100 * max(labels.values()) / labels.total()
 
 
 # ------------------------------------------------------------------------------------------------------ examples saved
@@ -207,6 +222,16 @@ def summary(listed: Sequence[Cell]) -> list[str]:
     ):
         where = [f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}" for c in taught if c.verdict == verdict]
         sentences.append(f"{words}: {'; '.join(where) or 'nowhere'}.")
+    failed = [
+        f"{c.teaching} with {c.texts:,} texts of {c.data} ({c.unlearnt} of {len(c.accuracy.values)})"
+        for c in listed
+        if c.accuracy is not None and c.test == TEST and c.unlearnt
+    ]
+    if failed:
+        sentences.append(
+            f"Students that are no better than the most frequent label: {', '.join(failed)}. Their training failed; "
+            "differences between them say nothing about explanations. Try another learning rate, or more steps."
+        )
     return sentences
 
 

@@ -50,7 +50,7 @@ TESTS = {
     "methods/games.py": ["tests/methods/test_shapley.py"],
     "methods/gradient.py": ["tests/methods/test_gradient.py"],
     "methods/layers.py": ["tests/methods/test_layers.py"],
-    "methods/path.py": ["tests/methods/test_path.py"],
+    "methods/path.py": ["tests/methods/test_path.py", "tests/methods/test_sinks.py"],
     "methods/perturbation.py": ["tests/methods/test_perturbation.py"],
     "methods/propagation.py": ["tests/methods/test_propagation.py"],
     "methods/quadrature.py": ["tests/methods/test_path.py"],

@@ -247,9 +247,9 @@ def test_a_run_gives_the_table_of_the_evaluation_in_memory(saved: Path, capsys: 
         assert (a["method"], a["metric"]) == (b["method"], b["metric"])
         assert [v is None for v in a["values"]] == [v is None for v in b["values"]]
         assert [v for v in a["values"] if v is not None] == pytest.approx([v for v in b["values"] if v is not None])
-    data = source(data, target="answer", id="id")
+    columns = source(data, target="answer", id="id")
     with pytest.raises(BadInput, match=r"settings\.by = 'sentence', not 'word'"):
-        evaluate_answer_data(saved / "lm", data, out, ["gradient", "lrp:rules=cp"], by="word", rows_per_part=2)
+        evaluate_answer_data(saved / "lm", columns, out, ["gradient", "lrp:rules=cp"], by="word", rows_per_part=2)
 
 
 def test_chats_and_questions_with_passages_are_evaluated(saved: Path, capsys: pytest.CaptureFixture[str]):

@@ -17,10 +17,11 @@ def model():
 
 
 @pytest.mark.parametrize("method", ["lrp", "occlusion"])
-def test_the_country_makes_the_capital(model, method: str):
+def test_a_capital_is_made_by_the_word_and_its_country(model, method: str):
     e = explain_answer(model, "The capital of France is", method, generate=2, by="word")
     assert e.answer == " Paris."
-    assert max(e.answer_span("Paris").by("word"), key=lambda s: s.score).text == "France"
+    strongest = sorted(e.answer_span("Paris").by("word"), key=lambda s: -s.score)
+    assert {s.text for s in strongest[:2]} == {"capital", "France"}
 
 
 def test_the_hour_of_a_meeting_depends_on_the_memo(model):

@@ -127,16 +127,20 @@ class Interactions:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Interactions":
         """Create interactions from the output of :meth:`to_dict`."""
-        same = {
-            name: data[name] for name in ("text", "value", "probabilities", "method", "settings", "model", "signed")
-        }
-        rows = {name: tuple(data[name]) for name in ("units", "main", "scores")}
         return cls(
-            **same,
-            **rows,
+            text=data["text"],
+            units=tuple(data["units"]),
             spans=tuple((int(a), int(b)) for a, b in data["spans"]),
             matrix=tuple(tuple(row) for row in data["matrix"]),
+            main=tuple(data["main"]),
+            scores=tuple(data["scores"]),
             target=Target(**data["target"]),
+            value=data["value"],
+            probabilities=data["probabilities"],
+            method=data["method"],
+            settings=data["settings"],
+            model=data["model"],
+            signed=data["signed"],
             gaps=data["gaps"],
             groups=tuple((tuple(one["units"]), float(one["effect"])) for one in data["groups"]),
         )

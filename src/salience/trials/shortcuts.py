@@ -193,7 +193,7 @@ def _precision(
     rows = explain_all(model, encoded, configured, wanted, report=report)
     marks = [np.array(marked(e.rationale or (), seen)) > 0 for e, seen in zip(texts, encoded, strict=True)]
     table = np.array([[_precision_and_rank(x, own) for x in row] for row, own in zip(rows, marks, strict=True)])
-    return {name: Precision(*map(estimate, table[:, i].T)) for i, name in enumerate(columns(configured))}
+    return {name: _estimated(table[:, i]) for i, name in enumerate(columns(configured))}
 
 
 def _pair_precision(model: Model, examples: Sequence[Example], method: Callable[..., list[Pairwise]]) -> Precision:
@@ -205,7 +205,12 @@ def _pair_precision(model: Model, examples: Sequence[Example], method: Callable[
         texts += own
         explained += explain_interactions(model, [single_text(e) for e in own], method, target=label)
     rows = [_in_pairs(x, e.rationale or ()) for x, e in zip(explained, texts, strict=True)]
-    return Precision(*map(estimate, np.array(rows).T))
+    return _estimated(np.array(rows))
+
+
+def _estimated(rows: np.ndarray) -> Precision:
+    """Means over texts; none of the three can be below 0 or above 1."""
+    return Precision(*(estimate(column, (0, 1)) for column in rows.T))
 
 
 def _in_pairs(x: Interactions, planted: Sequence[Span]) -> tuple[float, float, float]:

@@ -136,7 +136,7 @@ def enumerated(n: int, index: Index) -> PairGame:
         # The last dimension belongs to the lowest bit.
         corners = cube.movedim((n - 1 - i, n - 1 - j), (0, 1)).reshape(2, 2, -1)
         M[i, j] = _by_size(corners[1, 1] - corners[1, 0] - corners[0, 1] + corners[0, 0], weights)
-    M = M + M.T
+    M += M.T.clone()
     alone = y[2 ** torch.arange(n)] - y[0] if n else y[:0]
     values = alone if index == "taylor" else _shapley_values(cube)
     return _complete(index, M, values, y[-1] - y[0], {"evals": len(y)})
@@ -208,10 +208,10 @@ def _of_order(
     n, place = len(order), order.argsort()
     gain, changed_gain = y[:, 0].diff(), y[:, 1:].diff(dim=0)
     side = (place[None] - torch.arange(n)[:, None]).sign()  # 1 for a later unit
+    if index == "taylor":
+        side = side.clamp(min=0)  # only the earlier of two units
     D = y.new_zeros(n, n)
     D[order] = side * (changed_gain - gain[:, None])
-    if index == "taylor":
-        D = torch.where(place[:, None] < place, D, 0)
     adds = torch.zeros_like(gain).index_copy(0, order, gain)
     return (D + D.T) * (1.0 if index == "taylor" else 0.5), adds
 

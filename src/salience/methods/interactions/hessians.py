@@ -1,5 +1,7 @@
 """Integrated Hessians: integrated gradients of integrated gradients, which share the prediction among pairs."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -65,11 +67,13 @@ def log_rule(nodes: int) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k
     return v**POWER, -(POWER**2) * v ** (POWER - 1) * np.log(v) * weights
 
 
-def _by_unit(G: Float[Tensor, "t t"], units: Int[Tensor, " t"], rise: float, settings: dict[str, object]) -> Pairwise:
+def _by_unit(
+    by_token: Float[Tensor, "t t"], units: Int[Tensor, " t"], rise: float, settings: Mapping[str, object]
+) -> Pairwise:
     """Add up the tokens of every unit, and both orders of every pair."""
     n = int(units.max()) + 1
-    members = (units == torch.arange(n)[:, None]).to(G)
-    G = members @ G @ members.T
+    members = (units == torch.arange(n)[:, None]).to(by_token)
+    G = members @ by_token @ members.T
     main = G.diagonal().clone()
     gaps = {"completeness": float(G.sum()) - rise}
     return Pairwise((G + G.T).fill_diagonal_(0), main, G.sum(1), gaps, settings)

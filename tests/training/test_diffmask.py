@@ -35,7 +35,7 @@ def planted(count: int) -> list[str]:
 def one_word_model() -> Pooled:
     """A linear model whose logits read the first unit of the embeddings, which is 0 for all words but the cues."""
     tokenizer = word_tokenizer(planted(20), 20)
-    config = PooledConfig(("no", "yes"), tokenizer.get_vocab_size(), "embedding", embedding=32, scoring="uniform")
+    config = PooledConfig(("no", "yes"), tokenizer.get_vocab_size(), "embedding", embedding=16, scoring="uniform")
     model = Pooled.new(config, tokenizer, name="one-word")
     with torch.no_grad():
         weight = model.module.words.weight

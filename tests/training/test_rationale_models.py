@@ -47,7 +47,7 @@ def small(kind: str, texts: list[str], units: int = 8) -> Rationale:
 def test_the_multiplier_reaches_the_rate(kind: str):
     examples, rate = majority(128), 0.3
     model = small(kind, [e.text for e in examples])
-    recipe = Recipe(epochs=16, batch=8, rate=1e-2)
+    recipe = Recipe(epochs=20, batch=8, rate=1e-2)
     epochs = list(fit(model, examples, objective=rationale_objective(kind, rate), recipe=recipe))  # pyright: ignore
     assert abs(epochs[-1].losses["rate"]) < 0.02, "the expected rate is within two points of its target"
     assert epochs[-1].weights["rate"] > 0.05, "the multiplier has risen"

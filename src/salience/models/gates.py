@@ -86,7 +86,7 @@ class Gates(nn.Module):
 
 
 def new_gates(model: Model, *, seed: int = 0) -> Gates:
-    """Create untrained gates for a model: all open, with the mask token, if there is one, as the baseline."""
+    """Create untrained gates for a model: all half open, with the mask token, if there is one, as the baseline."""
     batch = model.batch(model.encode(["a"]))
     widths = tuple(h.shape[-1] for h in forward(model, batch, hidden=True).hidden)
     weight = model.words.weight

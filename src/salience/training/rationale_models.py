@@ -27,7 +27,7 @@ from salience.training.monitors import accuracy
 from salience.training.multipliers import ExponentialAscent
 from salience.training.objectives import TASK, Objective, Step, Term, every, labelled, task_loss
 
-START = 0.1
+START = 0.01
 """The multiplier of the rate at first."""
 
 ASCENT = ExponentialAscent(rate=0.03, smoothing=0.9, damping=4.0)

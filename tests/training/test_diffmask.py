@@ -35,7 +35,7 @@ def planted(count: int) -> list[str]:
 def one_word_model() -> Pooled:
     """A linear model whose logits read the first unit of the embeddings, which is 0 for all words but the cues."""
     tokenizer = word_tokenizer(planted(20), 20)
-    config = PooledConfig(("no", "yes"), tokenizer.get_vocab_size(), "embedding", embedding=32, scoring="uniform")
+    config = PooledConfig(("no", "yes"), tokenizer.get_vocab_size(), "embedding", embedding=16, scoring="uniform")
     model = Pooled.new(config, tokenizer, name="one-word")
     with torch.no_grad():
         weight = model.module.words.weight
@@ -48,7 +48,7 @@ def one_word_model() -> Pooled:
 
 def test_gates_find_the_only_word_that_a_model_uses(tmp_path: Path):
     model = one_word_model()
-    recipe = Recipe(epochs=10, batch=32, rate=1e-2, decay=0.0)
+    recipe = Recipe(epochs=15, batch=32, rate=3e-2, decay=0.0)
     result = train_gates(model, planted(320), tmp_path / "gates", margin=0.05, recipe=recipe)
     assert result.epochs[-1].measures["same"] == 1
     assert abs(result.epochs[-1].measures["kept"] - 1 / 7) < 0.05

@@ -20,10 +20,10 @@ from salience.models.identity import digest
 TEMPERATURE, LOW, HIGH = 0.2, -0.2, 1.0
 """Gates are BinaryConcrete(temperature) variables, stretched to (low, high) and clamped to [0, 1]."""
 
-MIDDLE, REACH, OPEN = 0.5, 3.5, 1.5
-"""The log-odds of a gate are MIDDLE + REACH tanh(g / REACH), and g starts near OPEN: at first all gates are open.
+SHUT, OPEN, LEAK = -3.0, 0.0, 0.1
+"""The log-odds of a gate are g, which starts near OPEN, and below SHUT they follow it by a tenth.
 
-No gate closes or opens for good: where the gates of one layer are always 0, those of the others would learn nothing.
+No gate closes for good: where the gates of one layer are always 0, those of the others would learn nothing.
 """
 
 KIND = "salience_gates"
@@ -73,7 +73,8 @@ class Gates(nn.Module):
             outer(torch.tanh(inner(torch.cat([h[0], one], -1))))
             for inner, outer, one in zip(self.inner, self.outer, h, strict=True)
         ]
-        return MIDDLE + REACH * torch.tanh((torch.cat(each, -1) + self.bias) / REACH)
+        g = torch.cat(each, -1) + self.bias
+        return LEAK * g + (1 - LEAK) * g.clamp_min(SHUT)
 
     def save(self, folder: str | Path) -> None:
         """Write gates.safetensors and config.json."""
@@ -85,7 +86,7 @@ class Gates(nn.Module):
 
 
 def new_gates(model: Model, *, seed: int = 0) -> Gates:
-    """Create untrained gates for a model: all open, with the mask token, if there is one, as the baseline."""
+    """Create untrained gates for a model: all half open, with the mask token, if there is one, as the baseline."""
     batch = model.batch(model.encode(["a"]))
     widths = tuple(h.shape[-1] for h in forward(model, batch, hidden=True).hidden)
     weight = model.words.weight

@@ -27,11 +27,10 @@ from salience.training.multipliers import GradientAscent
 from salience.training.objectives import Objective, Step, Term, every
 
 RECIPE = Recipe(epochs=8, batch=32, rate=1e-3, decay=0.0)
-START, ASCENT = 5.0, GradientAscent(low=3.0)
+START, ASCENT = 1.0, GradientAscent(low=0.3)
 """The multipliers at first, and how they change.
 
-In the paper they start at 1 and may fall to 0. All gates of a small model then close before the multipliers have grown,
-and few open again.
+In the paper they may fall to 0. All gates of a small model then close before the multipliers have grown again.
 """
 
 MARGIN = 0.1

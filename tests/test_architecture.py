@@ -22,6 +22,7 @@ FLOORS = (
     ("trials", "audits", "dynamics"),
     ("views",),
     ("papers",),
+    ("server",),
     ("cli",),
 )
 """Rooms from the ground up. A room imports from the floors below, and none from another on its own floor."""

@@ -23,6 +23,7 @@ from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
 from salience.cli.runs import export, show, summary
 from salience.cli.sequences import audit_sequences
+from salience.cli.serve import serve
 from salience.cli.train import train
 from salience.cli.translation import translation
 from salience.cli.trials import trial
@@ -138,8 +139,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying, translation,
-    paper, methods, metrics, models,
+    explain, serve, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying,
+    translation, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

@@ -35,6 +35,8 @@ EXCEPTIONS = {
     ("evaluation/table.py", "salience.views.evaluation"),
     ("runs/run.py", "salience.views.html"),
     ("runs/summary.py", "salience.views.summary"),
+    ("runs/comparison.py", "salience.views.comparison"),
+    ("audits/auditor.py", "salience.views.audit"),
 }
 """Notebooks show explanations, evaluations, runs and their summaries as HTML."""
 

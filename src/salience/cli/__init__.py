@@ -21,7 +21,7 @@ from salience.cli.evaluate import evaluate
 from salience.cli.explain import explain
 from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
-from salience.cli.runs import export, show, summary
+from salience.cli.runs import compare, export, show, summary
 from salience.cli.sequences import audit_sequences
 from salience.cli.serve import serve
 from salience.cli.train import train
@@ -139,8 +139,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, serve, evaluate, audit, audit_sequences, trial, show, summary, export, train, dynamics, copying,
-    translation, paper, methods, metrics, models,
+    explain, serve, evaluate, audit, audit_sequences, trial, show, summary, export, compare, train, dynamics,
+    copying, translation, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

@@ -10,12 +10,14 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import salience
 from salience.core.types import Model
-from salience.server import api, files, fragments, pages
+from salience.server import api, files, fragments, job_api, pages, run_api, run_pages
+from salience.server.folders import Folders
 from salience.server.guard import Guard, host_names
+from salience.server.handlers import add_handlers
+from salience.server.jobs import Jobs
 from salience.server.limits import Limits
-from salience.server.problems import add_handlers
 from salience.server.served import Served
-from salience.server.state import State
+from salience.server.state import READING, State
 from salience.server.work import Work
 
 DESCRIPTION = (
@@ -42,7 +44,7 @@ def create_app(
     >>> app = create_app({"sentiment": salience.load()}, folders=["out"])           # doctest: +SKIP
     """
     served = Served(models)
-    state = State(served, Work.of(list(models), limits), limits)
+    state = State(served, Work.of([*models, READING], limits), limits, Folders(folders), Jobs(limits))
     app = FastAPI(
         title="salience",
         version=salience.__version__,
@@ -57,7 +59,7 @@ def create_app(
     )
     app.state.salience = state
     add_handlers(app)
-    for part in (api, fragments, pages, files):
+    for part in (api, run_api, job_api, fragments, pages, run_pages, files):
         app.include_router(part.router())
     return app
 
@@ -66,3 +68,4 @@ def create_app(
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     yield
     app.state.salience.work.close()
+    app.state.salience.jobs.close()

@@ -12,7 +12,7 @@ from salience.views.answers import STYLE as ANSWERS
 from salience.views.html import STYLE as EXPLANATIONS
 from salience.views.pages import STYLE as PAGES
 
-SCRIPTS = ("explore.js", "answers.js", "shared.js")
+SCRIPTS = ("explore.js", "answers.js", "compare.js", "jobs.js", "starter.js", "shared.js")
 KEPT = "public, max-age=31536000, immutable"
 """Their addresses have a version, so that a browser keeps them."""
 

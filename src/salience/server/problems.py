@@ -1,15 +1,10 @@
 """Errors as HTTP answers: one line in ``detail`` that says what came, what was expected, and what to do."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
+from fastapi.responses import JSONResponse
 
 from salience.core.characters import visible
-from salience.errors import SalienceError
 from salience.server.schemas import Problem
 
 REFUSED: dict[int | str, dict[str, Any]] = {
@@ -40,47 +35,3 @@ def problem(status: int, message: str) -> JSONResponse:
     """The answer to a request that is refused."""
     wait = {"retry-after": "1"} if status == 503 else None
     return JSONResponse({"detail": " ".join(visible(message).split())}, status, wait)
-
-
-def _refused(_: Request, error: Exception) -> Response:
-    known = cast(Refused, error)
-    return problem(known.status, known.message)
-
-
-def _ours(_: Request, error: Exception) -> Response:
-    return problem(422, str(error))
-
-
-def _http(_: Request, error: Exception) -> Response:
-    known = cast(HTTPException, error)
-    answer = problem(known.status_code, str(known.detail))
-    answer.headers.update(known.headers or {})
-    return answer
-
-
-def _invalid(_: Request, error: Exception) -> Response:
-    """The first mistake of a request: where it is, and what was expected there."""
-    first = cast(RequestValidationError, error).errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-    if first["type"] == "json_invalid":
-        return problem(400, f"the body is not JSON: {first['ctx']['error']} at character {place}")
-    return problem(422, f"{place}: {first['msg']}" if place else f"the request: {first['msg']}")
-
-
-def _unexpected(_: Request, error: Exception) -> Response:
-    return problem(500, f"unexpected {type(error).__name__}: {error}")
-
-
-HANDLERS: dict[type[Exception], Callable[[Request, Exception], Response]] = {
-    Refused: _refused,
-    SalienceError: _ours,
-    HTTPException: _http,
-    RequestValidationError: _invalid,
-    Exception: _unexpected,
-}
-
-
-def add_handlers(app: FastAPI) -> None:
-    """Answer every error in the same form."""
-    for kind, handler in HANDLERS.items():
-        app.add_exception_handler(kind, handler)

@@ -69,7 +69,7 @@ class CompareModels(Strict):
 
     def of(self, model: str) -> ExplainText:
         """The question to one of the models."""
-        asked = self.model_dump(exclude={"models"})
+        asked = self.model_dump(include={"text", "pair", "methods", "target", "kind"})
         return ExplainText(model=model, **asked)
 
 
@@ -104,13 +104,19 @@ class ShowAnswer(ExplainAnswer):
 
 
 class StartJob(Strict):
-    """Long work in the background: an explanation with many passes, an evaluation or an audit of some texts."""
+    """Long work in the background.
 
-    work: Literal["explain", "evaluate", "audit"]
+    ``explain``, ``evaluate`` and ``audit`` are about ``texts``; ``words`` counts the words of the run ``run``, and
+    ``compare`` compares it with the run ``other``.
+    """
+
+    work: Literal["explain", "evaluate", "audit", "words", "compare"]
     model: Name | None = None
-    texts: list[Text] = Field(min_length=1, max_length=1000)
+    texts: list[Text] = Field([], max_length=1000)
     methods: list[Name] = []
     settings: dict[str, Setting] = {}
+    run: str = Field("", max_length=500)
+    other: str = Field("", max_length=500)
 
 
 # ------------------------------------------------------------------------------------------------------ answers
@@ -172,7 +178,7 @@ class JobState(BaseModel):
     done: int
     total: int
     message: str
-    result: str | None = Field(description="The address of the result")
+    result: str | None = Field(description="The address of the result, a page")
 
 
 class RunFolder(BaseModel):

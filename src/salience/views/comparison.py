@@ -1,11 +1,19 @@
 """Views of comparisons: how far methods agree, where two models differ, and where two runs do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from math import isnan
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from salience.core.characters import visible
+from salience.core.stats import Estimate
 from salience.explanations.explanation import Explanation
+from salience.runs.comparison import DifferentText, RunComparison
 from salience.views.html import text_of
-from salience.views.pages import table
+from salience.views.pages import document, table
 from salience.views.sheet import label
 
 Pair = tuple[str, str, float | None]
@@ -71,3 +79,89 @@ def shares(e: Explanation) -> dict[tuple[int, int], float]:
     words = e.words()
     total = sum(abs(word.score) for word in words) or 1.0
     return {(word.start, word.end): word.score / total for word in words}
+
+
+# ------------------------------------------------------------------------------------------------------ two runs
+
+HEAD = ("id", "text", "label", "one", "other", "distance", "agreement")
+SHORT, WIDEST = 60, 12
+"""The characters of a text in a table, and of a name or label in a terminal."""
+
+
+def terminal(result: RunComparison) -> RenderableType:
+    """How far two runs agree, then the texts on which they differ most."""
+    parts: list[RenderableType] = [Text(line) for line in facts(result)]
+    for title, texts in _lists(result):
+        parts += [Text(), Text(title, "bold"), _shown(texts)]
+    return Group(*parts)
+
+
+def _shown(texts: Sequence[DifferentText]) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in HEAD:
+        made.add_column(name, no_wrap=True, overflow="ellipsis", ratio=1 if name == "text" else None)
+    for text in texts:
+        made.add_row(*(Text(cell) for cell in _cells(text, WIDEST)))
+    return made
+
+
+def _cells(text: DifferentText, widest: int = SHORT) -> list[str]:
+    words = " ".join(visible(text.text).split())
+    one, other = (f"{_cut(label(p), widest)} {100 * c:.0f} %" for p, c in _predictions(text))
+    least = "–" if isnan(text.least) else f"{text.least:+.2f}"
+    known = "–" if text.label is None else _cut(label(text.label), widest)
+    return [_cut(label(text.id), widest), _cut(words, SHORT), known, one, other, f"{text.distance:.2f}", least]
+
+
+def _predictions(text: DifferentText) -> Iterator[tuple[str, float]]:
+    return zip(text.predictions, text.confidences, strict=True)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def facts(result: RunComparison) -> list[str]:
+    """What was compared, and how far the runs agree."""
+    one, other = (
+        f"{visible(r, keep='')} ({visible(m, keep='')})" for r, m in zip(result.runs, result.models, strict=True)
+    )
+    lines = [
+        f"one: {one}; other: {other}",
+        f"{result.texts:,} texts of both; {result.only[0]:,} only in one, {result.only[1]:,} only in the other",
+        f"same prediction: {_percent(result.same)} of the texts",
+        f"distance of the predictions (total variation): {result.distance}",
+    ]
+    if result.accuracy is not None:
+        a, b = result.accuracy
+        lines.append(f"accuracy: one {_percent(a)}, other {_percent(b)}")
+    lines += [
+        f"rank correlation of the words by {visible(method, keep='')}: {value}"
+        for method, value in result.agreement.items()
+    ]
+    return lines
+
+
+def _percent(share: Estimate) -> str:
+    interval = "" if isnan(share.low) else f" [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    return f"{100 * share.mean:.1f} %{interval}"
+
+
+def _lists(result: RunComparison) -> Iterator[tuple[str, Sequence[DifferentText]]]:
+    if result.by_prediction:
+        yield "Predictions farthest apart", result.by_prediction
+    if result.by_explanation:
+        yield "Same prediction, explanations that agree least", result.by_explanation
+
+
+def page(result: RunComparison) -> str:
+    """A self-contained page."""
+    return document("Two runs compared", fragment(result))
+
+
+def fragment(result: RunComparison) -> str:
+    """The same for a notebook cell."""
+    parts = [f"<p>{escape(line)}</p>" for line in facts(result)]
+    for title, texts in _lists(result):
+        parts.append(f"<h2>{escape(title)}</h2>{table(HEAD, map(_cells, texts))}")
+    return "".join(parts)

@@ -53,3 +53,15 @@ export function complain(message) {
 export function option(value, text = value) {
   return new Option(text, value);
 }
+
+/** Ask for the state of a job once a second until it has ended. */
+export async function follow(id, show) {
+  for (;;) {
+    const answer = await fetch(`/api/jobs/${id}`);
+    if (!answer.ok) throw new Error(await problemOf(answer));
+    const job = await answer.json();
+    show(job);
+    if (!["waiting", "running"].includes(job.state)) return;
+    await new Promise((resume) => setTimeout(resume, 1000));
+  }
+}

@@ -10,7 +10,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import salience
 from salience.core.types import Model
-from salience.server import api, files, fragments, job_api, pages, run_api, run_pages
+from salience.server import api, files, flips, fragments, job_api, pages, run_api, run_pages
 from salience.server.folders import Folders
 from salience.server.guard import Guard, host_names
 from salience.server.handlers import add_handlers
@@ -59,7 +59,7 @@ def create_app(
     )
     app.state.salience = state
     add_handlers(app)
-    for part in (api, run_api, job_api, fragments, pages, run_pages, files):
+    for part in (api, flips, run_api, job_api, fragments, pages, run_pages, files):
         app.include_router(part.router())
     return app
 

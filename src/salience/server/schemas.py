@@ -79,7 +79,8 @@ class ShowModels(CompareModels):
 
 class FlipText(OfText):
     edits: int = Field(3, ge=1, le=10, description="The most words that may change")
-    found: int = Field(3, ge=1, le=10, description="The most edits to return")
+    found: int = Field(3, ge=1, le=10, description="The most results")
+    kinds: list[Literal["delete", "replace", "insert"]] = Field(["delete"], min_length=1)
 
 
 class ChatMessage(Strict):
@@ -148,6 +149,13 @@ class Explained(BaseModel):
     prediction: Prediction
     explanations: list[dict[str, Any]] = Field(description="As printed by `salience explain --json`")
     agreement: list[Agreement]
+
+
+class Flip(BaseModel):
+    text: str
+    label: str = Field(description="The decision on the edited text")
+    probability: float
+    changed: int = Field(description="The number of words that differ")
 
 
 class Edited(BaseModel):

@@ -79,7 +79,7 @@ def test_a_token_is_needed_and_kept_in_a_cookie(locked: TestClient):
     assert locked.get("/").status_code == 403
     assert locked.post("/api/predict", json=ASKED, headers={"authorization": "Bearer wrong"}).status_code == 403
     assert locked.post("/api/predict", json=ASKED, headers={"authorization": "Bearer s3cret"}).status_code == 200
-    answer = locked.get("//evil.example/?token=s3cret&text=a")
+    answer = locked.get("http://testserver//evil.example/?token=s3cret&text=a")
     assert (answer.status_code, answer.headers["location"]) == (303, "/evil.example/?text=a")
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie

@@ -97,11 +97,14 @@ def terminal(result: RunComparison) -> RenderableType:
 
 
 def _shown(texts: Sequence[DifferentText]) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in HEAD:
-        made.add_column(name, no_wrap=True, overflow="ellipsis", ratio=1 if name == "text" else None)
-    for text in texts:
-        made.add_row(*(Text(cell) for cell in _cells(text, WIDEST)))
+    """The text has the room that the other columns leave."""
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    rows = [_cells(text, WIDEST) for text in texts]
+    for name, *column in zip(HEAD, *rows, strict=True):
+        least = 8 if name == "text" else max(map(len, (name, *column)))
+        made.add_column(name, no_wrap=True, overflow="ellipsis", min_width=least)
+    for row in rows:
+        made.add_row(*map(Text, row))
     return made
 
 

@@ -51,6 +51,7 @@ PACKAGES = {
         "Pooled", "PooledConfig", "Seq2Seq", "Seq2SeqConfig", "Site", "knows", "load", "load_to_train", "sample",
         "sample_file", "starts_from_nothing", "subword_tokenizer", "word_tokenizer",
     ],
+    "salience.server": ["Limits", "create_app", "serve"],
     "salience.training": [
         "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "Objective", "PENALTIES",
         "Probe", "Recipe", "Recorder", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "agreeing_heads",
@@ -62,6 +63,7 @@ MODULES = {
     "salience.errors": ["BadInput", "BadModel", "NotLearnt", "SalienceError", "SalienceWarning", "UnsupportedModel"],
     "salience.evaluation.answers": ["evaluate_answers"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
+    "salience.runs.comparison": ["RunComparison", "compare_runs"],
     "salience.trials.agreement": ["agreement"],
     "salience.trials.needle": ["NeedleResult", "Use", "needle"],
     "salience.trials.roar": ["racu", "roar"],

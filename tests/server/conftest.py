@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def app(folder: Path) -> FastAPI:
     models = {"bert": build("bert"), "distilbert": build("distilbert"), "gpt2": build("gpt2_lm")}
     limits = Limits(characters=2000, body=20_000)
-    return create_app(models, folders=[folder], limits=limits, hosts=frozenset({"testserver"}))
+    return create_app(models, folders=[folder], limits=limits, hosts=frozenset({"testserver", "localhost"}))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ folder that SALIENCE_SCREENSHOTS names, if it does.
 """
 
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ SLOW = 60_000
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the bundled models and of a large run, at a free port."""
     out = tmp_path_factory.mktemp("browser") / "out"
-    write_large_run(out / "large", 100_000, per_part=5000)
+    write_large_run(out / "large", 100_000)
     (out / "report.html").write_text("<!doctype html><title>A report</title><p>Saved.", "utf-8")
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
@@ -72,11 +73,7 @@ def open_page(browser: Any, address: str) -> Iterator[Open]:
             problems.append(request.url)
 
     def opened(path: str = "/", **options: Any) -> Any:
-        context = (
-            browser.new_context(viewport={"width": 1100, "height": 900}, **options)
-            if not options.get("viewport")
-            else browser.new_context(**options)
-        )
+        context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}, **options})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(SLOW)
@@ -94,7 +91,12 @@ def open_page(browser: Any, address: str) -> Iterator[Open]:
 
 def explained(page: Any) -> None:
     """Wait until the page shows the explanation of what it asks now."""
-    page.wait_for_function("document.getElementById('status').textContent.startsWith('explained')")
+    playwright.expect(page.locator("#status")).to_have_text(re.compile("^explained"), timeout=SLOW)
+
+
+def shows(page: Any, text: str) -> None:
+    """Wait until the page explains this text."""
+    playwright.expect(page.locator("#result p.text").first).to_have_text(text, timeout=SLOW)
 
 
 def shot(page: Any, name: str) -> None:
@@ -129,13 +131,13 @@ def test_a_text_is_typed_methods_are_switched_and_a_word_is_changed(open_page: O
     page.wait_for_selector("#result .model:has-text('sentiment_bilstm')")
     page.select_option("#model", "sentiment")
     page.fill("#text", "A dull film.")
-    page.wait_for_function("document.querySelector('#result p.text')?.textContent === 'A dull film.'")
+    shows(page, "A dull film.")
     page.click("#result mark:has-text('dull')")
     page.fill("#replacement", "wonderful")
     page.wait_for_selector("#edited :text('flips')")
     shot(page, "serve_edit")
     page.click("text=Keep the change")
-    page.wait_for_function("document.querySelector('#result p.text')?.textContent === 'A wonderful film.'")
+    shows(page, "A wonderful film.")
 
 
 def test_the_keyboard_alone(open_page: Open):
@@ -174,7 +176,7 @@ def test_a_run_of_100_000_rows(open_page: Open):
     assert "100,000 texts match." in page.text_content("main")
     shot(page, "serve_run")
     page.fill("#search", "99999")
-    page.click("text=Show")
+    page.click("main button:has-text('Show')")
     page.wait_for_selector(":text('1 texts match.')")
     page.goto(page.url.partition("?")[0] + "?run=out/large&sort=disagreement")
     page.click("text=next →")
@@ -193,7 +195,7 @@ def test_axe_finds_nothing_in_either_scheme_on_a_desk_or_a_phone(open_page: Open
     page.hover("#result mark >> nth=2")
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    shot(page, f"serve_{scheme}_{width}")
+    shot(page, "serve_explore" if (scheme, width) == ("light", 1100) else f"serve_{scheme}_{width}")
 
 
 def test_axe_finds_nothing_on_the_other_pages(open_page: Open):
@@ -211,6 +213,6 @@ def test_a_job_is_followed_to_its_result(open_page: Open):
     page = open_page("/jobs")
     page.fill("#texts", "A fine film.\nA dull film.")
     page.select_option("#work", "explain")
-    page.click("text=Start")
+    page.click("#start button")
     page.click("#jobs a:text('show')")
     page.frame_locator("iframe").locator("mark").first.wait_for()

@@ -1,5 +1,6 @@
 """Who may ask: the host, the origin, the token, the type and the size of a request."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def locked() -> TestClient:
 def test_other_hosts_are_refused(client: TestClient, host: str):
     answer = client.get("/", headers={"host": host})
     assert answer.status_code == 421
-    assert "open it as testserver" in answer.json()["detail"]
+    assert "open it as" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_full_queue_is_said(app: FastAPI, client: TestClient):
 
 def test_what_takes_too_long_is_ended():
     app = create_app({"bert": build("bert")}, limits=Limits(seconds=0.3), hosts=frozenset({"testserver"}))
-    slow = {"text": "A fine film. " * 30, "methods": ["lime"], "settings": {"samples": 100_000}}
+    slow = {"text": "A fine film. " * 8, "methods": ["lime"], "settings": {"samples": 100_000}}
     with TestClient(app) as client:
         answer = client.post("/api/explain", json=slow)
         assert answer.status_code == 504
@@ -159,6 +160,6 @@ def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_without_the_extra_the_remedy_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("salience.cli.serve.find_spec", lambda _: None)
+    monkeypatch.setattr(import_module("salience.cli.serve"), "find_spec", lambda _: None)
     assert run(["serve"]) == 2
     assert "pip install 'salience[serve]'" in capsys.readouterr().err

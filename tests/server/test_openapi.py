@@ -10,7 +10,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 
 @pytest.fixture
 def api_schema(app: FastAPI):
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app, base_url="http://testserver")
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     return schema.exclude(operation_id_regex="answer")  # every call of it generates a text
 
 
@@ -22,5 +22,5 @@ schema = schemathesis.pytest.from_fixture("api_schema")
 def test_no_request_breaks_the_server(case: schemathesis.Case):
     if case.path.endswith("/jobs") and case.method == "POST":
         case.body = {"work": "explain", "texts": []} if not isinstance(case.body, dict) else {**case.body, "texts": []}
-    answer = case.call(headers={"host": "testserver"})
+    answer = case.call()
     case.validate_response(answer, checks=(not_a_server_error, status_code_conformance, response_schema_conformance))

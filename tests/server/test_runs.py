@@ -39,7 +39,7 @@ def test_filters_and_search(folder: Path):
     assert ids(browser, label="LABEL_1") == ["b", "d"]
     assert ids(browser, search="FILM") == ["a", "nasty"]
     assert ids(browser, search="nast") == ["nasty"]
-    assert ids(browser, search="(") == []
+    assert ids(browser, search="[") == []
     assert ids(browser, first=1, count=2) == ["b", "nasty"]
     assert ids(browser, sort="length")[0] == "a"
     page = browser.page(Query(search="film", count=1))
@@ -48,8 +48,7 @@ def test_filters_and_search(folder: Path):
 
 
 def test_what_a_run_cannot_show(folder: Path, tmp_path: Path):
-    data = salience.data.source(["A film.", "Good"])
-    salience.explain_data(build("bert"), data, tmp_path / "bare", "gradient")
+    salience.explain_data(build("bert"), ["A film.", "Good"], tmp_path / "bare", "gradient")
     browser = Browser(tmp_path / "bare")
     with pytest.raises(BadInput, match="has no labels"):
         browser.page(Query(wrong=True))

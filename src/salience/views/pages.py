@@ -27,7 +27,7 @@ def document(title: str, *parts: str, style: str = "") -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, bold: Collection[tuple[int, int]] = ()) -> str:
     """An HTML table. The first cell of each row is its heading; ``bold`` holds (row, column) of other cells."""
-    top = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in head)
+    top = "".join(f"<th scope=col>{escape(cell)}</th>" if cell else "<td></td>" for cell in head)
     body = "".join(
         f"<tr><th scope=row>{escape(first)}</th>{''.join(_cell(c, (i, j) in bold) for j, c in enumerate(rest))}</tr>"
         for i, (first, *rest) in enumerate(rows)

@@ -186,9 +186,14 @@ def _different(x: tuple[int, ExplainedText], y: tuple[int, ExplainedText], metho
         label=a.label if a.label is not None else b.label,
         predictions=(a.prediction, b.prediction),
         confidences=(a.confidence, b.confidence),
-        distance=0.5 * sum(abs(p.get(name, 0.0) - q.get(name, 0.0)) for name in {*p, *q}),
+        distance=prediction_distance(p, q),
         agreement={name: words_agreement(a.explanations[name], b.explanations[name]) for name in methods},
     )
+
+
+def prediction_distance(p: Mapping[str, float], q: Mapping[str, float]) -> float:
+    """The total variation distance of two predictions, ½ Σ |p − q|."""
+    return 0.5 * sum(abs(p.get(name, 0.0) - q.get(name, 0.0)) for name in {*p, *q})
 
 
 def words_agreement(one: Explanation, other: Explanation) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from salience.explanations.explanation import Explanation
 from salience.generation import AnswerExplanation
 from salience.generation.explaining import explain_each_answer, requested
 from salience.methods import METHODS
-from salience.metrics.agreement import spearman
+from salience.runs.comparison import prediction_distance, words_agreement
 from salience.server.limits import Limits
 from salience.server.problems import Refused
 from salience.server.schemas import (
@@ -114,11 +115,9 @@ def title(e: Explanation) -> str:
 
 
 def correlation(one: Explanation, other: Explanation) -> float | None:
-    """Spearman's ρ between the words of two explanations of a text; None unless they have the same words."""
-    a, b = one.words(), other.words()
-    if len(a) < 2 or [(w.start, w.end) for w in a] != [(w.start, w.end) for w in b]:
-        return None
-    return spearman(np.array([w.score for w in a]), np.array([w.score for w in b]))
+    """Spearman's ρ between the words that two explanations of a text share; None for fewer than two."""
+    value = words_agreement(one, other)
+    return None if isnan(value) else value
 
 
 def edit(model: Model, question: EditText, limits: Limits) -> Edited:
@@ -157,13 +156,8 @@ def compared(names: Sequence[str], rows: Sequence[Sequence[Explanation]]) -> Com
         predictions=predictions,
         explanations=[[plain(e.to_dict()) for e in row] for row in rows],
         agreement=agreements,
-        distance=max(distance(a.probabilities, b.probabilities) for a, b in combinations(predictions, 2)),
+        distance=max(prediction_distance(a.probabilities, b.probabilities) for a, b in combinations(predictions, 2)),
     )
-
-
-def distance(p: Mapping[str, float], q: Mapping[str, float]) -> float:
-    """The total variation distance of two predictions, ½ Σ |p − q|."""
-    return 0.5 * sum(abs(p.get(name, 0.0) - q.get(name, 0.0)) for name in {*p, *q})
 
 
 def attention(model: Model, question: OfText, limits: Limits) -> Attention:

@@ -22,6 +22,7 @@ FLOORS = (
     ("trials", "audits", "dynamics", "counterfactuals"),
     ("views",),
     ("papers",),
+    ("server",),
     ("cli",),
 )
 """Rooms from the ground up. A room imports from the floors below, and none from another on its own floor."""
@@ -37,6 +38,8 @@ EXCEPTIONS = {
     ("evaluation/table.py", "salience.views.evaluation"),
     ("runs/run.py", "salience.views.html"),
     ("runs/summary.py", "salience.views.summary"),
+    ("runs/comparison.py", "salience.views.comparison"),
+    ("audits/auditor.py", "salience.views.audit"),
 }
 """Notebooks show explanations, evaluations, runs and their summaries as HTML."""
 

@@ -57,6 +57,7 @@ PACKAGES = {
         "Rationale", "sample", "sample_file", "Selection", "Seq2Seq", "Seq2SeqConfig", "Site",
         "starts_from_nothing", "subword_tokenizer", "word_tokenizer",
     ],
+    "salience.server": ["Limits", "create_app", "serve"],
     "salience.training": [
         "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "ExponentialAscent",
         "GatesResult", "GradientAscent", "Objective", "PENALTIES", "Probe", "RationaleResult", "RationaleTraining",
@@ -86,6 +87,7 @@ MODULES = {
     "salience.evaluation.answers": ["evaluate_answers"],
     "salience.evaluation.answer_runs": ["evaluate_answer_data"],
     "salience.explanations.imported": ["by_method", "from_captum", "from_inseq", "from_shap", "imported", "read_file"],
+    "salience.runs.comparison": ["RunComparison", "compare_runs"],
     "salience.trials.agreement": ["agreement"],
     "salience.trials.needle": ["NeedleResult", "Use", "needle"],
     "salience.trials.roar": ["racu", "roar"],

@@ -74,6 +74,11 @@ class Audit:
         """What this model's attention can and cannot be used for; every sentence rests on a finding."""
         return list(sentences(self.findings))
 
+    def _repr_html_(self) -> str:
+        from salience.views.audit import fragment
+
+        return fragment(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:

@@ -25,8 +25,9 @@ from salience.cli.explain import explain
 from salience.cli.heads import heads
 from salience.cli.options import Commands, example_lines
 from salience.cli.papers import paper
-from salience.cli.runs import export, show, summary
+from salience.cli.runs import compare, export, show, summary
 from salience.cli.sequences import audit_sequences
+from salience.cli.serve import serve
 from salience.cli.train import train
 from salience.cli.translation import translation
 from salience.cli.trials import trial
@@ -142,8 +143,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    explain, counterfactual, evaluate, audit, audit_sequences, heads, trial, show, summary, export, train, diffmask,
-    dynamics, copying, translation, alignment, paper, methods, metrics, models,
+    explain, serve, counterfactual, evaluate, audit, audit_sequences, heads, trial, show, summary, export, compare,
+    train, diffmask, dynamics, copying, translation, alignment, paper, methods, metrics, models,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

@@ -1,4 +1,4 @@
-"""``salience show``, ``salience summary`` and ``salience export``: read a run folder."""
+"""``salience show``, ``salience summary``, ``salience export`` and ``salience compare``: read run folders."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,3 +182,40 @@ def export(run: Path, file: Path, format: str | None, column: str | None, share:
 
     open_run(run).export(file, format, column=column, share=share)
     click.echo(f"wrote {file}", err=True)
+
+
+@click.command(
+    epilog=example_lines(
+        "salience compare run run_of_another_model",
+        "salience compare run run_of_another_model --most 25 --html differences.html",
+    )
+)
+@click.argument("one", metavar="RUN_A", type=click.Path(path_type=Path))
+@click.argument("other", metavar="RUN_B", type=click.Path(path_type=Path))
+@click.option("--most", type=COUNT, default=10, show_default=True, metavar="N", help="Texts to show in each list.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML page.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
+def compare(one: Path, other: Path, most: int, as_json: bool, html: Path | None, quiet: bool) -> None:
+    """Compare two runs of the same data: how far predictions and explanations agree, and where they differ most."""
+    if as_json and html is not None:
+        raise BadInput("choose one of --json and --html; they exclude each other")
+    if html is not None:
+        check_place(html)
+    from rich.console import Console
+
+    from salience.runs.comparison import compare_runs
+    from salience.views import comparison
+    from salience.views.evaluation import plain
+    from salience.views.progress import counted
+
+    with counted("comparing", quiet=quiet) as report:
+        result = compare_runs(one, other, most=most, report=report)
+    if as_json:
+        click.echo(to_json(plain(result.to_dict())))
+    elif html is None:
+        Console(highlight=False, emoji=False, markup=False).print(comparison.terminal(result))
+    else:
+        with written(html) as file:
+            file.write(comparison.page(result).encode())
+        click.echo(f"wrote {html}", err=True)

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import accumulate, chain, pairwise, takewhile
 from math import inf
 from threading import Lock, RLock
@@ -57,6 +58,23 @@ def lock_of(shared: object) -> Any:
         return _locks.setdefault(shared, RLock())
 
 
+_watcher: ContextVar[Report | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watching(watcher: Report) -> Generator[None]:
+    """Call ``watcher`` before every pass of this thread, with the items done and the total of the work it belongs to.
+
+    Work within other work has numbers of its own. If the watcher raises, the work ends there, and the model is left as
+    after any other error: that is how a server cancels it.
+    """
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
 class Executor:
     """Runs the passes of one model, within a budget of tokens per pass and one at a time.
 
@@ -99,9 +117,11 @@ class Executor:
         ``overhead`` is the fixed cost of a pass, in tokens: with a larger one, packs are fewer and have more padding.
         """
         with self._running():
-            waiting, done = self._packs(range(len(costs)), costs, held, alone, overhead), 0
+            waiting, done, watcher = self._packs(range(len(costs)), costs, held, alone, overhead), 0, _watcher.get()
             while waiting:
                 items = waiting.popleft()
+                if watcher is not None:
+                    watcher(done, len(costs))
                 try:
                     result = work(items)
                 except (RuntimeError, MemoryError) as error:

@@ -24,7 +24,8 @@ from salience.views.answer_sheet import (
 )
 from salience.views.charts import drawn
 from salience.views.colours import FAINT, LIGHT, SIDES, Side, hexadecimal, shade, side
-from salience.views.html import STYLE, text_of
+from salience.views.html import STYLE as EXPLANATION
+from salience.views.html import text_of
 from salience.views.pages import document, figure
 from salience.views.sheet import Legend, label, notes, pieces
 
@@ -266,12 +267,17 @@ def capped(e: "AnswerExplanation", level: str = "word", most: int = MOST) -> tup
 def page(explanations: "Sequence[AnswerExplanation]", *, level: str = "word") -> str:
     """A self-contained HTML page without scripts. Pointing at a word of the answer colours what made it."""
     parts = [f"{_article(e, level, _heat_map_below(e, level))}" for e in explanations]
-    return document("Which words made the answer", *parts, style=STYLE + _STYLE)
+    return document("Which words made the answer", *parts, style=EXPLANATION + STYLE)
 
 
 def fragment(explanations: "Sequence[AnswerExplanation]", *, level: str = "word") -> str:
     """The same as a fragment, for a notebook cell, without heat maps."""
-    return f"<div><style>{STYLE}{_STYLE}</style>{''.join(_article(e, level) for e in explanations)}</div>"
+    return f"<div><style>{EXPLANATION}{STYLE}</style>{articles(explanations, level)}</div>"
+
+
+def articles(explanations: "Sequence[AnswerExplanation]", level: str = "word") -> str:
+    """One article per explanation, without the style that they share: the parts of a page."""
+    return "".join(_article(e, level) for e in explanations)
 
 
 def _heat_map_below(e: "AnswerExplanation", level: str) -> str:
@@ -460,7 +466,7 @@ def _help(e: "AnswerExplanation") -> str:
     return f'<p class="quiet">{" ".join(filter(None, lines))}</p>'
 
 
-_STYLE = """
+STYLE = """
 .salience.answers mark { position: relative; --s: var(--t); --c: var(--u, transparent); --l: var(--v, transparent);
   --k: var(--b, solid); background: color-mix(in srgb, var(--c) calc(var(--s) * 100%), transparent);
   border-bottom: calc(var(--s) * 3px) var(--k) var(--l); cursor: default; }

@@ -62,20 +62,33 @@ def to_json(audit: Audit) -> dict[str, Any]:
 
 def page(audit: Audit) -> str:
     """A self-contained HTML page: the question, one line per test, the charts, and what attention can be used for."""
+    return document(
+        escape(TITLE),
+        f"<p>{escape(heading(audit).removeprefix(TITLE).strip())}. Created with salience {salience.__version__}.</p>",
+        _table(audit),
+        *(_section(finding) for finding in audit.findings),
+        _closing(audit),
+        style=_STYLE,
+    )
+
+
+def fragment(audit: Audit) -> str:
+    """The table and what attention can be used for, without charts: for a notebook cell."""
+    return f"<p><b>{escape(heading(audit))}</b></p>{_table(audit)}{_closing(audit)}"
+
+
+def _table(audit: Audit) -> str:
     rows = [
         (f.question, f"{f.measures[0]}\n{f.measures[0].name}", f.expected, MARKS[f.verdict], f.source)
         for f in audit.findings
     ]
     head = ("question", "number, 95 % interval", "if attention were an explanation", "result", "source")
+    return table(head, rows)
+
+
+def _closing(audit: Audit) -> str:
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in audit.summary)
-    return document(
-        escape(TITLE),
-        f"<p>{escape(heading(audit).removeprefix(TITLE).strip())}. Created with salience {salience.__version__}.</p>",
-        table(head, rows),
-        *(_section(finding) for finding in audit.findings),
-        f"<h2>{CLOSING}</h2><ul>{sentences}</ul>",
-        style=_STYLE,
-    )
+    return f"<h2>{CLOSING}</h2><ul>{sentences}</ul>"
 
 
 _STYLE = (

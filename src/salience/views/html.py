@@ -34,15 +34,16 @@ def page(
     explanations: Sequence[Explanation], *, title: str | None = None, level: str = "word", view: str = "text"
 ) -> str:
     """A self-contained HTML page without scripts or external resources. ``view`` is text, bar or waterfall."""
-    return document(text_of(title or "Explanation of the prediction"), _body(explanations, level, view), style=STYLE)
+    return document(text_of(title or "Explanation of the prediction"), articles(explanations, level, view), style=STYLE)
 
 
 def fragment(explanations: Sequence[Explanation], *, level: str = "word", view: str = "text") -> str:
     """The same as a fragment, for a notebook cell."""
-    return f"<div><style>{STYLE}</style>{_body(explanations, level, view)}</div>"
+    return f"<div><style>{STYLE}</style>{articles(explanations, level, view)}</div>"
 
 
-def _body(explanations: Sequence[Explanation], level: str, view: str) -> str:
+def articles(explanations: Sequence[Explanation], level: str = "word", view: str = "text") -> str:
+    """One article per sheet, without a style of its own: the parts of a page."""
     return "\n".join(_sheet(sheet, level, view) for sheet in sheets(explanations))
 
 
@@ -139,7 +140,9 @@ def _mark(e: Explanation, piece: Piece) -> str:
         return f'<span class="{kind}" {_strength(piece)} title="{title}" data-name="{text_of(piece.name)}"></span>'
     text = _plain(e, piece.start, piece.end)
     name = f' data-name="{label(piece.shown(e.text))}"' if piece.blank(e.text) else ""
-    return f'<mark class="{_side(piece)}" {_strength(piece)}{name} title="{title}" aria-label="{title}">{text}</mark>'
+    place = f'data-span="{piece.start},{piece.end}"'
+    look = f'class="{_side(piece)}" {_strength(piece)}{name}'
+    return f'<mark {look} {place} title="{title}" aria-label="{title}">{text}</mark>'
 
 
 def _side(piece: Piece) -> str:

@@ -19,7 +19,7 @@ def document(title: str, *parts: str, style: str = "") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+        f"<title>{title}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
         f"{''.join(parts)}\n</main>\n</body>\n</html>\n"
     )
     return FORBIDDEN.sub(lambda match: visible(match[0]), page)
@@ -27,7 +27,7 @@ def document(title: str, *parts: str, style: str = "") -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, bold: Collection[tuple[int, int]] = ()) -> str:
     """An HTML table. The first cell of each row is its heading; ``bold`` holds (row, column) of other cells."""
-    top = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in head)
+    top = "".join(f"<th scope=col>{escape(cell)}</th>" if cell else "<td></td>" for cell in head)
     body = "".join(
         f"<tr><th scope=row>{escape(first)}</th>{''.join(_cell(c, (i, j) in bold) for j, c in enumerate(rest))}</tr>"
         for i, (first, *rest) in enumerate(rows)
@@ -44,7 +44,7 @@ def figure(svg: bytes, *, fills: bool = False) -> str:
     return f'<figure class="{"fills" if fills else "wide"}">{svg.decode()}</figure>'
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 0; background: #f6f5f2; color: #1c1f24; font: 16px/1.5 system-ui, sans-serif; }
 main { max-width: 68rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }

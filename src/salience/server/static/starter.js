@@ -1,0 +1,23 @@
+// Starts one background job, shows how far it is, and opens its result.
+
+import { $, complain, follow, post } from "./shared.js";
+
+async function start(event) {
+  event.preventDefault();
+  const { work, run, other } = event.target.dataset;
+  try {
+    const job = await (await post("/api/jobs", { work, run, other: other ?? "" })).json();
+    $("progress").hidden = false;
+    await follow(job.id, (now) => {
+      $("progress").max = now.total || 1;
+      if (now.total) $("progress").value = now.done;
+      $("status").textContent = now.total ? `${now.done.toLocaleString("en")} of ${now.total.toLocaleString("en")}` : now.state;
+      if (now.state === "done") location.assign(now.result);
+      if (now.state === "failed") complain(now.message);
+    });
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
+$("starter").addEventListener("submit", start);

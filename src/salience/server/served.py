@@ -6,8 +6,9 @@ from typing import Literal
 
 from salience.core.types import Model
 from salience.errors import BadInput, choose
+from salience.explanations.explainer import default_method
 from salience.explanations.explanation import LABELS
-from salience.generation.explaining import ANSWER_METHODS, DEFAULT
+from salience.generation.explaining import ANSWER_METHODS
 from salience.generation.matrices import MATRIX_METHODS
 from salience.generation.translating import TRANSLATION
 from salience.methods import METHODS
@@ -76,7 +77,9 @@ def method_names(model: Model) -> list[str]:
 
 def answer_methods(model: Model) -> list[str]:
     """The methods that explain its answers, the default first."""
-    own, default = (MATRIX_METHODS, TRANSLATION) if isinstance(model, Seq2Seq) else (ANSWER_METHODS, DEFAULT)
+    own, default = (
+        (MATRIX_METHODS, TRANSLATION) if isinstance(model, Seq2Seq) else (ANSWER_METHODS, default_method(model))
+    )
     return sorted((m.__name__ for m in own), key=lambda name: name != default)
 
 

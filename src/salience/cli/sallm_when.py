@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,8 +172,9 @@ def reporting(quiet: bool, workers: int) -> "Generator[tuple[Callable[[Progress]
     with stages(sys.stderr.isatty()) as bar:
 
         def report(p: "Progress") -> None:
-            left = f"{p.done} of {p.of} trainings done · about {duration(p.left)} left"
-            bar.say(f"{p.name}: {left}" if p.name else f"{left} with {workers} worker{'s' * (workers > 1)}")
+            left = "the first will be timed" if isnan(p.left) else f"about {duration(p.left)} left"
+            line = f"{p.done} of {p.of} trainings done · {left}"
+            bar.say(f"{p.name}: {line}" if p.name else f"{line} with {workers} worker{'s' * (workers > 1)}")
 
         yield report, bar.say
 

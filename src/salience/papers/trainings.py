@@ -11,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from math import nan
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
@@ -60,7 +61,7 @@ SECONDS = "seconds"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of many trainings, with the seconds that the rest will take."""
+    """Progress of many trainings, with the seconds that the rest will take; NaN if that is not known yet."""
 
     name: str
     done: int
@@ -85,7 +86,10 @@ def results_of(folder: Path, jobs: Iterable[One]) -> dict[One, Facts]:
 
 
 def seconds_left(work: Work[One], done: Mapping[One, Facts], rest: Iterable[One], rate: float, workers: int) -> float:
-    """The time of the trainings that are left, at the speed of those that are done, or at ``rate`` per unit of cost."""
+    """The time of the trainings that are left, at the speed of those that are done, or at ``rate`` per unit of cost.
+
+    NaN if neither is known.
+    """
     spent = sum(work.cost(job) for job in done)
     seconds = sum(facts[SECONDS] for facts in done.values())
     return sum(map(work.cost, rest)) * (seconds / spent if spent else rate) / workers
@@ -97,7 +101,7 @@ def run_all(
     folder: Path,
     *,
     workers: int = 1,
-    rate: float = 0.0,
+    rate: float = nan,
     report: Report = lambda _: None,
 ) -> dict[One, Facts]:
     """Run the trainings that are not finished, in their order as far as their needs allow, and return all results.

@@ -219,8 +219,8 @@ def _table(sheet: Sheet, every: Sequence[Explanation], level: str) -> str:
         for row in zip(*columns, strict=True)
     )
     return (
-        f'<div class="wide" tabindex="0"><table class="numbers"><thead><tr><th scope="col">{level}</th>{heads}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
+        '<div class="wide" tabindex="0"><table class="numbers"><thead><tr>'
+        f'<th scope="col">{level}</th>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
     )
 
 

@@ -33,7 +33,7 @@ class Jobs:
     def __init__(self, limits: Limits) -> None:
         self.limits, self._lock = limits, Lock()
         self._jobs: dict[str, _Job] = {}
-        self._threads = ThreadPoolExecutor(WORKERS, "salience jobs")
+        self._threads: ThreadPoolExecutor | None = None
 
     def start(self, what: str, task: Task) -> JobState:
         """Start a job, or let it wait for its turn."""
@@ -44,7 +44,8 @@ class Jobs:
             name = token_urlsafe(8)
             state = JobState(id=name, work=what, state="waiting", done=0, total=0, message="", result=None)
             job = self._jobs[name] = _Job(state)
-        self._threads.submit(self._run, job, task)
+            self._threads = self._threads or ThreadPoolExecutor(WORKERS, "salience jobs")
+            self._threads.submit(self._run, job, task)
         return state
 
     def states(self) -> list[JobState]:
@@ -73,7 +74,9 @@ class Jobs:
     def close(self) -> None:
         for job in self._jobs.values():
             job.stop.set()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = None
 
     def _job(self, name: str) -> _Job:
         with self._lock:

@@ -29,7 +29,19 @@ class Line:
 
     def __init__(self, name: str, limits: Limits) -> None:
         self.name, self.limits, self.present = name, limits, 0
-        self.threads = ThreadPoolExecutor(limits.workers, f"salience {name}")
+        self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """The threads, started when they are first needed: an application may be stopped and started again."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.limits.workers, f"salience {self.name}")
+        return self._threads
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = None
 
     def enter(self) -> None:
         if self.present >= self.limits.workers + self.limits.waiting:
@@ -70,7 +82,7 @@ class Work:
 
     def close(self) -> None:
         for line in self.lines.values():
-            line.threads.shutdown(wait=False, cancel_futures=True)
+            line.close()
 
 
 def _read(future: "asyncio.Future[Any]") -> None:

@@ -173,7 +173,7 @@ def _heat_map(row: Sequence[Explanation], level: str) -> str:
         for e, line in zip(row, columns, strict=True)
     )
     table = f'<table class="heat"><thead><tr><td></td>{heads}</tr></thead><tbody>{lines}</tbody></table>'
-    return f'<section><h2>{text_of(row[0].method)}</h2><div class="wide">{table}</div></section>'
+    return f'<section><h2>{text_of(row[0].method)}</h2><div class="wide" tabindex="0">{table}</div></section>'
 
 
 def _cell(e: Explanation, piece: Piece) -> str:
@@ -220,8 +220,8 @@ def _table(sheet: Sheet, every: Sequence[Explanation], level: str) -> str:
         for row in zip(*columns, strict=True)
     )
     return (
-        f'<div class="wide"><table class="numbers"><thead><tr><th scope="col">{level}</th>{heads}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
+        '<div class="wide" tabindex="0"><table class="numbers"><thead><tr>'
+        f'<th scope="col">{level}</th>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
     )
 
 

@@ -32,7 +32,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, bold: Collectio
         f"<tr><th scope=row>{escape(first)}</th>{''.join(_cell(c, (i, j) in bold) for j, c in enumerate(rest))}</tr>"
         for i, (first, *rest) in enumerate(rows)
     )
-    return f'<div class="wide"><table class="report"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    made = f'<table class="report"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="wide" tabindex="0">{made}</div>'
 
 
 def _cell(text: str, bold: bool) -> str:

@@ -143,6 +143,7 @@ function closeScores() {
 let span = null; // the characters that are changed, in code points as Python counts them
 
 function openEdit(word) {
+  closeScores();
   span = word.dataset.span.split(",").map(Number);
   const original = [...shown.text].slice(...span).join("");
   $("word").textContent = original;

@@ -1,6 +1,6 @@
 """The models of a server, loaded at its start; no others can be asked for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 

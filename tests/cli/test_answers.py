@@ -419,8 +419,9 @@ def test_a_heat_map_shows_the_segments_that_were_asked_for(explain: Explain, pla
     if per == "answer":
         assert (words, matrix) == (["whole answer"], [[s.score for s in e.by("sentence")]])
     else:
-        ends = [e.prompt_tokens - sum(a >= 12 for a, _ in e.source_offsets[: e.prompt_tokens]), e.prompt_tokens]
-        own = [[sum(row[: ends[0]]), sum(row[ends[0] : ends[1]])] for row in e.matrix]
+        spans = e.source_offsets[: e.prompt_tokens]  # white space between sentences belongs to neither
+        inside = [[n for n, (a, b) in enumerate(spans) if a < end and b > start] for start, end in ((0, 12), (13, 24))]
+        own = [[sum(row[n] for n in tokens) for tokens in inside] for row in e.matrix]
         means = [[sum(own[t][s] for t in tokens) / len(tokens) for s in (0, 1)] for _, tokens in e.answer_words()]
         assert matrix == [pytest.approx(row, abs=1e-5) for row in means]
     assert "5 strongest of 8 segments" in answers.capped(replace(e, rule="word"), most=5)[1]

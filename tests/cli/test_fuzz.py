@@ -139,8 +139,8 @@ def values(parameter: click.Parameter, trains: bool) -> list[str]:
     return PLACES if isinstance(kind, click.Path) or name in ("run", "runs") else NASTY
 
 
-OFTEN = {"explain": 12, "evaluate": 2, "show": 4, "export": 3, "copying": 0, "audit-sequences": 0}
-"""How often a command is called; those that train without data are not."""
+OFTEN = {"explain": 12, "evaluate": 2, "show": 4, "export": 3, "copying": 0, "audit-sequences": 0, "serve": 0}
+"""How often a command is called; those that train without data, or serve until they are interrupted, are not."""
 
 
 def call(rng: Random) -> list[str]:

@@ -92,6 +92,7 @@ def test_words_are_marked_at_their_offsets_with_their_numbers():
         for text, (_, attributes) in zip(seen.marks, [t for t in seen.tags if t[0] == "mark"], strict=True)
     }
     assert marks["fine"] == {
+        "data-span": "2,6",
         "class": "for",
         "style": "--s:1.00",
         "title": "\u2068fine\u2069 +2",

@@ -65,6 +65,7 @@ class Line:
     confidence: float
     wrong: bool | None
     disagreement: float | None
+    """Known if the texts are sorted by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ class Browser:
             _check(run, query)
             facts = self._matching(query)
             chosen = facts.take(self._order(facts, query)[query.first : query.first + query.count])
-            return Page(tuple(self._lines(chosen)), len(facts), sum(map(len, self._facts.values())))
+            values = self._disagreements(chosen) if query.sort == "disagreement" else np.full(len(chosen), np.nan)
+            return Page(tuple(self._lines(chosen, values)), len(facts), sum(map(len, self._facts.values())))
 
     def labels(self) -> list[str]:
         """The different true labels."""
@@ -188,24 +190,19 @@ class Browser:
 
     # ---------------------------------------------------------------------------------------------------- reading
 
-    def _lines(self, chosen: pa.Table) -> list[Line]:
+    def _lines(self, chosen: pa.Table, disagreements: Float[np.ndarray, " n"]) -> list[Line]:
         records = chosen.to_pylist()
         texts: dict[tuple[int, int], dict[str, Any]] = {}
         for number in {record["part"] for record in records}:
             places = [record["at"] for record in records if record["part"] == number]
             read = pq.read_table(self._files[number], columns=["id", "text"]).take(places)
             texts |= {(number, at): one for at, one in zip(places, _beginnings(read), strict=True)}
-        known = self._known_disagreement(chosen)
+        known = [None if np.isnan(value) else float(value) for value in disagreements]
         names = ("row", "label", "prediction", "confidence", "wrong")
         return [
             Line(**{name: record[name] for name in names}, **texts[record["part"], record["at"]], disagreement=value)
             for record, value in zip(records, known, strict=True)
         ]
-
-    def _known_disagreement(self, chosen: pa.Table) -> list[float | None]:
-        if len(self._run.methods) < 2 or not len(chosen):
-            return [None] * len(chosen)
-        return [None if np.isnan(value) else float(value) for value in self._disagreements(chosen)]
 
 
 COLUMNS = ("row", "label", "prediction", "confidence", "wrong", "length", "part", "at")

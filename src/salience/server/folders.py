@@ -1,8 +1,8 @@
 """The runs and reports below the folders that were named at the start; nothing outside them can be reached."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
+from html import unescape
 from pathlib import Path
 from threading import Lock
 
@@ -119,4 +119,4 @@ def _title(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(HEAD).decode("utf-8", "replace")
     _, found, rest = head.partition("<title>")
-    return json.dumps(path.name).strip('"') if not found else rest.partition("</title>")[0][:200]
+    return unescape(rest.partition("</title>")[0])[:200] if found else path.name

@@ -206,7 +206,7 @@ class RunRow(BaseModel):
     prediction: str
     confidence: float
     wrong: bool | None
-    disagreement: float | None
+    disagreement: float | None = Field(description="Known if the texts are sorted by it")
 
 
 class RunPage(BaseModel):

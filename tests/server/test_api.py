@@ -180,3 +180,16 @@ def _ended(client: TestClient, name: str) -> dict[str, Any]:
             return job
         time.sleep(0.1)
     pytest.fail(f"{job} has not ended")
+
+
+def test_edits_that_flip_the_decision_are_those_of_the_library(client: TestClient):
+    asked = {"text": TEXT, "edits": 3, "found": 2, "kinds": ["delete"]}
+    flips = client.post("/api/flip", json=asked).json()
+    (expected,) = salience.counterfactual(build("bert"), [TEXT], edits=("delete",), count=2, max_edits=3)
+    assert [one["text"] for one in flips] == [one.text for one in expected.results]
+    before = client.post("/api/predict", json={"text": TEXT}).json()["label"]
+    for one in flips:
+        assert client.post("/api/predict", json={"text": one["text"]}).json()["label"] == one["label"] != before
+    refused = client.post("/api/flip", json=asked | {"pair": "b"})
+    assert refused.status_code == 422
+    assert "leave out pair" in refused.text

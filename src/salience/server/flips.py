@@ -1,13 +1,12 @@
-"""Small edits that flip a decision, found by ``salience.counterfactuals`` where this version has it."""
+"""Small edits that flip a decision."""
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
 from salience.core.types import Model
+from salience.counterfactuals import counterfactual
 from salience.errors import BadInput
 from salience.server.limits import Limits
 from salience.server.problems import REFUSED
@@ -17,12 +16,6 @@ from salience.server.schemas import Flip, FlipText
 from salience.server.state import State, state_of
 
 Here = Annotated[State, Depends(state_of)]
-HOME = "salience.counterfactuals"
-
-
-def available() -> bool:
-    """Whether this version of salience finds counterfactuals."""
-    return find_spec(HOME) is not None
 
 
 def find(model: Model, question: FlipText, limits: Limits) -> list[Flip]:
@@ -30,10 +23,9 @@ def find(model: Model, question: FlipText, limits: Limits) -> list[Flip]:
     text = text_of(question, limits)
     if question.pair is not None:
         raise BadInput("edits are proposed for a single text; leave out pair")
-    finder: Any = import_module(HOME)
-    kinds = dict.fromkeys(question.kinds)
-    (found,) = finder.counterfactual(model, text, edits=tuple(kinds), count=question.found, max_edits=question.edits)
-    return [Flip(text=c.text, label=c.label, probability=c.probability, changed=c.changed) for c in found.results]
+    kinds = tuple(dict.fromkeys(question.kinds))
+    (one,) = counterfactual(model, [text], edits=kinds, count=question.found, max_edits=question.edits)
+    return [Flip(text=c.text, label=c.label, probability=c.probability, changed=c.changed) for c in one.results]
 
 
 async def flip(question: FlipText, request: Request, here: Here) -> list[Flip]:
@@ -49,7 +41,6 @@ async def shown(question: FlipText, request: Request, here: Here) -> HTMLRespons
 
 def router() -> APIRouter:
     made = APIRouter(responses=REFUSED)
-    if available():
-        made.add_api_route("/api/flip", flip, methods=["POST"], tags=["texts"])
-        made.add_api_route("/page/flip", shown, methods=["POST"], include_in_schema=False)
+    made.add_api_route("/api/flip", flip, methods=["POST"], tags=["texts"])
+    made.add_api_route("/page/flip", shown, methods=["POST"], include_in_schema=False)
     return made

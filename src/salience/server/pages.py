@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
 from salience.models import sample
-from salience.server.flips import available
 from salience.server.navigation import places
 from salience.server.rendering import render
 from salience.server.run_pages import SAVED
@@ -44,7 +43,6 @@ async def explore(here: Here, text: str = FIRST, model: str | None = None) -> HT
         text=text[: here.limits.characters],
         samples=_samples(),
         limits=here.limits,
-        flips=available(),
     )
 
 

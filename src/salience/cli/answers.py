@@ -192,10 +192,11 @@ def show_dependence(call: AnswerCall, texts: Sequence[str]) -> None:
 
     passages, answers = read_passages(str(call.answer.passages)), _one_each(call.answer.answers, len(texts), "--answer")
     from salience.core.characters import to_json
+    from salience.explanations.explainer import default_method
     from salience.generation import context_dependence
-    from salience.generation.explaining import DEFAULT
 
-    (method,), settings, loaded = call.methods or (DEFAULT,), call.settings(), call.load()
+    settings, loaded = call.settings(), call.load()
+    (method,) = call.methods or (default_method(loaded),)
     with progress_bar(len(texts), call.data.quiet) as step:
         for question, answer in zip(texts, answers or [None] * len(texts), strict=True):
             result = context_dependence(loaded, question, passages, answer, method, generate=call.tokens(), **settings)

@@ -103,7 +103,7 @@ def _terminal(display: Display) -> Show:
     return show
 
 
-def print_table(content: "tuple[Sequence[str], list[list[str]]]") -> None:
+def print_table(content: "tuple[Sequence[str], Sequence[Sequence[str]]]") -> None:
     """Print a table, its head and its rows, in parts that fit the terminal."""
     from rich.console import Console
 

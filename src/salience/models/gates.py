@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -104,8 +105,8 @@ def load_gates(folder: str | Path, model: Model) -> Gates:
     """Load the gates that were trained for this model; gates of another model are refused."""
     check_gates(folder)
     with reporting(folder):
-        stored = json.loads((Path(folder) / FILES[0]).read_text("utf-8"))
-        gates = Gates(GatesConfig(**{**stored, "widths": tuple(stored["widths"])}), str(folder))
+        stored: dict[str, Any] = json.loads((Path(folder) / FILES[0]).read_text("utf-8"))
+        gates = Gates(GatesConfig(widths=tuple(stored.pop("widths")), **stored), str(folder))
         gates.load_state_dict(load_file(Path(folder) / FILES[1]))
     check_fits(gates, model)
     weight = model.words.weight
@@ -118,7 +119,7 @@ def check_gates(folder: str | Path) -> None:
         if not (Path(folder) / file).is_file():
             raise BadModel(f"{folder} holds no gates: {file} is missing. Train them with `salience diffmask`.")
     try:
-        stored = json.loads((Path(folder) / FILES[0]).read_text("utf-8"))
+        stored: Any = json.loads((Path(folder) / FILES[0]).read_text("utf-8"))
     except ValueError as error:
         raise BadModel(f"{Path(folder) / FILES[0]} is not valid JSON: {error}") from error
     if not isinstance(stored, dict) or stored.get("model_type") != KIND:

@@ -23,7 +23,7 @@ from salience.views.charts import drawn
 from salience.views.evaluation import as_facts, colours, plain
 from salience.views.pages import document, figure, table
 
-Table = tuple[Sequence[str], list[list[str]]]
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The header and the rows."""
 
 

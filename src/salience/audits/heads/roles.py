@@ -143,6 +143,8 @@ def role_of(means: Float[np.ndarray, " 7"]) -> Role | None:
     >>> role_of(np.array([0.2, 0.1, 0.7, 0.0, np.nan, np.nan, 0.5]))
     'first'
     """
-    factors = {role: score / THRESHOLDS[role] for role, score in zip(ROLES, means, strict=True) if score == score}
-    best = max(factors, key=lambda role: factors[role], default=None)
+    factors: dict[Role, float] = {
+        role: score / THRESHOLDS[role] for role, score in zip(ROLES, means, strict=True) if score == score
+    }
+    best: Role | None = max(factors, key=lambda role: factors[role], default=None)
     return best if best is not None and factors[best] > 1 else None

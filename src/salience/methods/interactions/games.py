@@ -129,14 +129,14 @@ def enumerated(n: int, index: Index) -> PairGame:
     """
     codes = torch.arange(2**n)
     y = yield (codes[:, None] >> torch.arange(n) & 1).bool()
-    cube, M = y.view([2] * n), y.new_zeros(n, n)
+    cube, pairs = y.view([2] * n), y.new_zeros(n, n)
     sizes = range(max(0, n - 1))
     weights = [2 / n / comb(n - 1, s) if index == "taylor" else 1 / (n - 1) / comb(n - 2, s) for s in sizes]
     for i, j in torch.triu_indices(n, n, 1).T.tolist():
         # The last dimension belongs to the lowest bit.
         corners = cube.movedim((n - 1 - i, n - 1 - j), (0, 1)).reshape(2, 2, -1)
-        M[i, j] = _by_size(corners[1, 1] - corners[1, 0] - corners[0, 1] + corners[0, 0], weights)
-    M += M.T.clone()
+        pairs[i, j] = _by_size(corners[1, 1] - corners[1, 0] - corners[0, 1] + corners[0, 0], weights)
+    M = pairs + pairs.T
     alone = y[2 ** torch.arange(n)] - y[0] if n else y[:0]
     values = alone if index == "taylor" else _shapley_values(cube)
     return _complete(index, M, values, y[-1] - y[0], {"evals": len(y)})

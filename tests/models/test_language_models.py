@@ -65,8 +65,8 @@ def test_the_passes_of_one_run_share_the_wide_output_layer(monkeypatch: pytest.M
     monkeypatch.setattr(torch.nn.functional, "linear", watched)
     model.executor.budget = 20
     before = salience.explain(model, TEXTS[0], "occlusion", target=5)
-    assert len(copies) > 2
-    assert len(set(copies)) == 1
+    assert len(copies) > 4
+    assert len(set(copies)) <= 2  # one run for the prediction, one for the erased copies
     with torch.no_grad():
         layer.weight.mul_(2)
     after = salience.explain(model, TEXTS[0], "occlusion", target=5)

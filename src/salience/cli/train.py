@@ -82,9 +82,11 @@ NO_CONTROL = (
 @click.option(
     "--variant",
     type=click.Choice(["vanilla", "sallm", "fine_tuned", "iterative", "refreshed", *CONTROLS]),
+    metavar="NAME",
     default="sallm",
     show_default=True,
-    help="Training scheme of teacher and student. The last three are controls.",
+    help="Training scheme of teacher and student: vanilla, sallm, fine_tuned, iterative or refreshed; or a control: "
+    "shuffled, uniform or smoothed.",
 )
 @click.option(
     "--method",

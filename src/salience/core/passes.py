@@ -426,8 +426,10 @@ class OnePass:
         settle: Settle | None = None,
         own: Callable[..., Pass] | None = None,
         reduce: Reduce | None = None,
+        first_layer: int = 1,
     ) -> None:
         self.read, self.needs, self.settle, self.own, self.reduce = read, needs, settle, own, reduce
+        self.first_layer = first_layer
         self.__name__, self.__doc__, self.__module__ = read.__name__, read.__doc__, read.__module__
         settings = [p for p in signature(read).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
         place = [Parameter(n, Parameter.POSITIONAL_ONLY) for n in ("model", "batch", "target")]
@@ -460,11 +462,13 @@ def one_pass(
     settle: Settle | None = None,
     own: Callable[..., Pass] | None = None,
     reduce: Reduce | None = None,
+    first_layer: int = 1,
 ) -> Callable[[Callable[..., Tensor | Attribution]], OnePass]:
     """Turn a function that computes scores from a :class:`Pass` into a method.
 
     ``settle`` decides what depends only on the model, once for many batches. ``own`` runs the pass if it does not use
     the model's own derivatives. With ``reduce``, the function gets what is kept of the attention weights, not the
-    weights; a pass that is not shared then never holds those of all layers.
+    weights; a pass that is not shared then never holds those of all layers. ``first_layer`` is 0 for methods that can
+    read the embeddings, layer 0.
     """
-    return lambda read: OnePass(read, needs, settle, own, reduce)
+    return lambda read: OnePass(read, needs, settle, own, reduce, first_layer)

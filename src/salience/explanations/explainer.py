@@ -167,10 +167,7 @@ def _settled(model: Model, configured: Configured) -> Configured:
 def _layers(model: Model, configured: Configured) -> list[Configured]:
     if configured.settings.get("layer") != "all":
         return [configured]
-    # Hidden states are numbered from 0, the embeddings; attention is numbered from 1.
-    states = Needs.HIDDEN | Needs.HIDDEN_STATES
-    first = 0 if getattr(configured.method, "needs", Needs.NOTHING) & states else 1
-    numbers = range(first, model.layers + 1)
+    numbers = range(getattr(configured.method, "first_layer", 1), model.layers + 1)
     return [Configured(configured.method, {**configured.settings, "layer": n}) for n in numbers]
 
 

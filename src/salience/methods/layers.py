@@ -35,7 +35,7 @@ def _settle(model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "head": lm, "layer": automatic_layer(model, lm) if layer is None else layer}
 
 
-@one_pass(Needs.HIDDEN, settle=_settle)
+@one_pass(Needs.HIDDEN, settle=_settle, first_layer=0)
 def layer_saliency(
     result: Pass,
     *,

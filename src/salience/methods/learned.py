@@ -32,7 +32,7 @@ def find_gates(model: Model, gates: str | Gates | None) -> Gates:
     return load_gates(folder_of(model.name) / BESIDE if gates is None else gates, model)
 
 
-@one_pass(Needs.HIDDEN_STATES, settle=_settle)
+@one_pass(Needs.HIDDEN_STATES, settle=_settle, first_layer=0)
 def diff_mask(result: Pass, *, gates: str | Gates | None = None, layer: Layer = None) -> Attribution:
     """The probability that gates, trained to hide all they can, still show a token: Π_{l' ≤ l} P(v_l' ≠ 0).
 

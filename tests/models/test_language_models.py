@@ -66,7 +66,8 @@ def test_the_passes_of_one_run_share_the_wide_output_layer(monkeypatch: pytest.M
     model.executor.budget = 20
     before = salience.explain(model, TEXTS[0], "occlusion", target=5)
     assert len(copies) > 4
-    assert len(set(copies)) <= 2  # one run for the prediction, one for the erased copies
+    # One copy is made for the run. In a whole run of the tests two were seen once, for a reason that is not known yet.
+    assert len(set(copies)) <= 2
     with torch.no_grad():
         layer.weight.mul_(2)
     after = salience.explain(model, TEXTS[0], "occlusion", target=5)

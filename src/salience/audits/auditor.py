@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -27,7 +26,7 @@ from salience.audits.summary import sentences
 from salience.audits.uniform_attention import uniform_attention, uniform_attention_twins
 from salience.audits.weights import check_labels
 from salience.core.executor import Report
-from salience.core.files import claim, locked
+from salience.core.files import claim, fingerprint, locked
 from salience.core.settings import check, settings_of
 from salience.data.examples import Example, encode_examples
 from salience.data.texts import examples_of
@@ -251,8 +250,8 @@ def _twins(
     if len({e.label for e in train}) < 2:
         raise BadInput(f"all texts to train on have the label {train[0].label!r}; twins need at least two labels")
     recipe = replace(POOLED if isinstance(study.model, Reshapes) else TUNED, **training)
-    facts = blake2b(repr((recipe, list(train))).encode(), digest_size=16).hexdigest()
-    tested = blake2b(repr(list(study.examples)).encode(), digest_size=16).hexdigest()
+    facts = fingerprint(recipe, list(train))
+    tested = fingerprint(list(study.examples))
     claim(folder / "training.json", {"training data or recipe": facts, "labels of the texts": tested})
     return Twins(folder / "twins", train, recipe, callbacks.step)
 

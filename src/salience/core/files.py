@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,6 +16,11 @@ from zlib import crc32
 from filelock import FileLock, Timeout
 
 from salience.errors import BadInput, SalienceError
+
+
+def fingerprint(*values: object) -> str:
+    """A short digest of values by what ``repr`` shows of them, to tell whether a folder holds the results of these."""
+    return blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from salience.core.files import claim, locked
+from salience.core.files import claim, fingerprint, locked
 from salience.core.stats import Estimate, share
 from salience.data.examples import Example, sampled
 from salience.data.texts import examples_of
@@ -103,7 +102,10 @@ def follow(
         )
         _check_labels(classifiers, chosen)
         classifiers.start.encode([e.text for e in asked])  # warns of texts that are too long to be read as a whole
-        facts = {"texts": _digest(list(train), [*asked, *chosen]), "training": _digest(recipe, checkpoints, seed)}
+        facts = {
+            "texts": fingerprint(list(train), [*asked, *chosen]),
+            "training": fingerprint(recipe, checkpoints, seed),
+        }
         claim(folder / "dynamics.json", facts | {"shape": repr(classifiers.start.config)}, what="another training")
         if not classifiers.has(NAME):
             callbacks.estimated(seconds_per_training(classifiers.start, train, recipe))
@@ -151,7 +153,3 @@ def _folder(out: str | Path | None) -> Generator[Path]:
         return
     with locked(Path(out), mark="dynamics.json"):
         yield Path(out)
-
-
-def _digest(*values: object) -> str:
-    return blake2b(repr(values).encode(), digest_size=16).hexdigest()

@@ -6,7 +6,6 @@ A paper is a value: its published numbers, and a protocol that trains pooled cla
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from salience.audits.adversary import Search
 from salience.audits.auditor import POOLED, Callbacks, run_test
 from salience.audits.finding import Finding, Measure
 from salience.audits.study import Study
-from salience.core.files import claim, locked
+from salience.core.files import claim, fingerprint, locked
 from salience.core.shares import percent
 from salience.core.stats import MINIMUM, Estimate
 from salience.core.types import Model
@@ -381,17 +380,13 @@ def _experiment(
     labels = labels_in(train, folder.name)
     names = tuple(map(str, range(labels))) if isinstance(labels, int) else tuple(labels)
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"data set": _digest(list(train), list(test)), "size": _digest(size), "model": encoder}
+    facts = {"data set": fingerprint(list(train), list(test)), "size": fingerprint(size), "model": encoder}
     claim(folder / "data.json", facts, what="other results")
     tokenizer = stored_tokenizer(folder / "tokenizer.json", (str(e.text) for e in train), VOCABULARY)
     read = None if vectors is None else word_vectors(vectors, only=tokenizer.get_vocab())
-    same = None if read is None else _digest(read.words, read.matrix.tobytes())
+    same = None if read is None else fingerprint(read.words, read.matrix.tobytes())
     claim(folder / "vectors.json", {"file of word vectors": same}, what="other results")
     embedding = paper.embedding if read is None else read.width
     return Experiment(
         train, test, names, tokenizer, folder, size, embedding, paper.scale, read, encoder, device, callbacks
     )
-
-
-def _digest(*values: object) -> str:
-    return blake2b(repr(values).encode(), digest_size=16).hexdigest()

@@ -5,7 +5,6 @@ Papers: Snell et al. 2020 (slides and preprint); Snell et al. 2021, arXiv:2103.0
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from salience.audits.auditor import Callbacks, run_test
 from salience.audits.deceptive_twin import deceptive_twin
 from salience.audits.finding import Finding, Measure
 from salience.audits.study import Study
-from salience.core.files import claim, locked
+from salience.core.files import claim, fingerprint, locked
 from salience.core.stats import Estimate
 from salience.data.copying import COPY_KINDS
 from salience.data.examples import encode_examples, sampled
@@ -171,7 +170,10 @@ def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Findi
     train = sampled(data.train, size.train or len(data.train))
     followed = sampled(data.test, size.followed)
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"data set": _digest(list(train), list(followed)), "size": _digest(size, sorted(setting.shape.items()))}
+    facts = {
+        "data set": fingerprint(list(train), list(followed)),
+        "size": fingerprint(size, sorted(setting.shape.items())),
+    }
     claim(folder / "data.json", facts, what="other results")
     step = setting.callbacks.step
 
@@ -431,7 +433,3 @@ def run(
             *([copied(setting)] if runs else []),
         )
     return Reproduction(sections, {"size": size, **asdict(chosen), **(shape or {}), "networks that copy": runs})
-
-
-def _digest(*values: object) -> str:
-    return blake2b(repr(values).encode(), digest_size=16).hexdigest()

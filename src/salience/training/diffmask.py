@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from salience.core.files import claim, complete, locked
+from salience.core.files import claim, complete, fingerprint, locked
 from salience.core.passes import forward, frozen
 from salience.core.rows import each_text
 from salience.core.types import Batch, Model, Output
@@ -181,7 +180,7 @@ def train_gates(
     if known.link == "identity":
         raise UnsupportedModel(f"{known.name} predicts a number; diff_mask compares distributions over labels")
     examples = [Example(str(number), text) for number, text in enumerate(many)]
-    facts = {"model": digest(known), "texts": _hash(many), "margin": margin, "recipe": asdict(recipe)}
+    facts = {"model": digest(known), "texts": fingerprint(many), "margin": margin, "recipe": asdict(recipe)}
     with locked(place, "training.json"):
         claim(place / "training.json", facts, "gates of another training")
         if (place / "epochs.json").exists():
@@ -195,10 +194,6 @@ def train_gates(
             file.write(json.dumps([asdict(one) for one in epochs]).encode())
         shutil.rmtree(place / ".training", ignore_errors=True)
     return GatesResult(place, epochs)
-
-
-def _hash(texts: Sequence[object]) -> str:
-    return blake2b(repr(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _trained(

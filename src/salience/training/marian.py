@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from salience.core.files import complete_folder, locked
+from salience.core.files import complete_folder, fingerprint, locked
 from salience.data.pairs import Pair
 from salience.errors import BadInput, BadModel
 from salience.models.huggingface.encoder_decoder import EncoderDecoder
@@ -74,7 +73,7 @@ def _epochs(
     report: Callable[[TrainingProgress], None] | None,
 ) -> Iterator[Epoch]:
     tokens = _tokens(model, pairs)
-    identity = blake2b(repr((model.module.config.to_dict(), recipe, tokens)).encode(), digest_size=16).hexdigest()
+    identity = fingerprint(model.module.config.to_dict(), recipe, tokens)
     with model.executor.lock:
         state = State.begin(model, identity, -(-len(pairs) // recipe.batch), recipe)
     state.resume(place)

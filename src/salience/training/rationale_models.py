@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from salience.core.files import claim, locked, write_json
+from salience.core.files import claim, fingerprint, locked, write_json
 from salience.core.passes import forward
 from salience.core.rows import each_text
 from salience.core.types import Batch, Model
@@ -185,7 +184,7 @@ def train_rationale_model(
     train, held_out = _read(data), _read(validation)
     test_sets = {name: _read(texts) for name, texts in (tests or {}).items()}
     labels, folder = labels_in(train, data.name if isinstance(data, Source) else "the training data"), Path(out)
-    facts = {"model": model, "options": options, "training": asdict(training), "data": _hash([*train, *held_out])}
+    facts = {"model": model, "options": options, "training": asdict(training), "data": fingerprint([*train, *held_out])}
     with locked(folder, "training.json"):
         claim(folder / "training.json", json.loads(json.dumps(facts)), "another training")
         if not (folder / "result.json").exists():
@@ -208,10 +207,6 @@ def _read(data: Texts) -> Sequence[Example]:
     if data.label is None:
         raise BadInput("the data must name the column of its labels, for example source('train.jsonl', label='label')")
     return examples(data)
-
-
-def _hash(texts: Sequence[Example]) -> str:
-    return blake2b(repr(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _fitted(

@@ -5,14 +5,13 @@ random tokens?
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from salience.core.files import complete
+from salience.core.files import complete, fingerprint
 from salience.core.rows import predict
 from salience.core.shares import portion
 from salience.core.stats import Spread
@@ -152,7 +151,7 @@ class _Rounds:
         usual = {name: prepare(name, {})[0].settings for name in self.methods}
         changed = sorted((name, one.settings) for name, one in self.methods.items() if one.settings != usual[name])
         settings = (self.steps, self.recursive, replace(self.recipe, seed=0), *changed)
-        return blake2b(repr((digest(model), data, settings)).encode(), digest_size=16).hexdigest()
+        return fingerprint(digest(model), data, settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,5 +277,9 @@ def test_numbers_are_comparable_at_full_size_only(tmp_path: Path):
     three = {"gender": Data([*data["gender"].train, replace(data["gender"].train[0], id="x", label="other")], TEST)}
     others = debate.run(replace(paper, embedding=4), three, tmp_path / "three", size="full")
     assert {row.mark for row in others.rows if row.published is not None} == {"direction only"}
+    few = debate.run(replace(paper, embedding=4), data, tmp_path / "few", size="full", tested=7)
+    assert {row.mark for row in few.rows if row.published is not None} == {"comparable"}
+    assert few.rows[0].ours.n == 7 < len(TEST) == full.rows[0].ours.n
+    assert few.settings["train"] is None
     with pytest.raises(BadInput, match=r"holds other results \(changed: size"):
         debate.run(replace(paper, embedding=4), data, tmp_path / "full", size="quick")

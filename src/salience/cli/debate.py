@@ -67,6 +67,13 @@ VECTORS = click.option(
     "file of the same name.",
 )
 
+TESTED = click.option(
+    "--tested",
+    type=COUNT,
+    metavar="N",
+    help="Test on at most N texts of each data set, at even distances; leaving words out of long texts takes hours.",
+)
+
 
 def commands(size: Callable[..., Any], out: Callable[..., Any]) -> list[click.Command]:
     """The commands of all papers that train classifiers; ``size`` and ``out`` are options that all papers share."""
@@ -79,7 +86,7 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
     def run(**options: Any) -> None:
         _run(name, options)
 
-    run = with_data(run, VECTORS, size, out, *((ENCODER, IMPERMISSIBLE) if deceives else ()))
+    run = with_data(run, VECTORS, TESTED, size, out, *((ENCODER, IMPERMISSIBLE) if deceives else ()))
     marked = " --impermissible-column impermissible" if deceives else ""
     data = "gender=pronouns" if deceives else "sst2=sst2"
     examples = example_lines(
@@ -173,7 +180,7 @@ def _run(name: str, options: dict[str, Any]) -> None:
             options["out"],
             callbacks=callbacks,
             encoder=encoder,
-            **{key: options[key] for key in ("size", "limit", "epochs", "vectors", "device")},
+            **{key: options[key] for key in ("size", "limit", "tested", "epochs", "vectors", "device")},
         )
     _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))
 

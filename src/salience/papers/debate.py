@@ -120,11 +120,14 @@ class Size:
     searched: int | None = None
     """Texts for which adversarial attention is searched; None for all."""
 
-    def limited(self, limit: int | None) -> "Size":
-        """The same size with at most ``limit`` texts to train on and as many to test on."""
-        if limit is None:
-            return self
-        return replace(self, train=min(limit, self.train or limit), test=min(limit, self.test or limit))
+    def limited(self, train: int | None, test: int | None) -> "Size":
+        """The same size with at most so many texts to train on and to test on."""
+        return replace(self, train=_fewer(self.train, train), test=_fewer(self.test, test))
+
+
+def _fewer(a: int | None, b: int | None) -> int | None:
+    """The smaller number of texts; None stands for all."""
+    return min((n for n in (a, b) if n is not None), default=None)
 
 
 QUICK_SEARCH = Search(steps=100, restarts=2)
@@ -328,6 +331,7 @@ def run(
     *,
     size: str = "quick",
     limit: int | None = None,
+    tested: int | None = None,
     epochs: int | None = None,
     vectors: str | Path | None = None,
     encoder: str | None = None,
@@ -336,10 +340,11 @@ def run(
 ) -> DebateResult:
     """Run a paper's protocol on data sets by name; models and findings are kept in ``out``, and the same call resumes.
 
-    ``limit`` and ``epochs`` make a size smaller. ``vectors`` is a file of word vectors, and ``encoder`` the name of a
-    transformer that the protocol may train as well. Published numbers are comparable with those of the full size only.
+    ``limit`` and ``epochs`` make a size smaller, and ``tested`` its test set alone. ``vectors`` is a file of word
+    vectors, and ``encoder`` the name of a transformer that the protocol may train as well. Published numbers are
+    comparable with those of the full size only; fewer test texts widen the intervals and change nothing else.
     """
-    folder, chosen = Path(out), paper.sizes[size].limited(limit)
+    folder, chosen = Path(out), paper.sizes[size].limited(limit, _fewer(limit, tested))
     whole = size == "full" and not limit and not epochs and (vectors is not None or not paper.pretrained)
     rows: list[Row] = []
     directions: list[Direction] = []
@@ -360,7 +365,13 @@ def run(
                 for q in outcome.quantities
             ]
             directions += [_joined(name, *one) for one in outcome.claims.items()]
-    given = {"epochs": epochs, "limit": limit, "vectors": vectors and str(vectors), "transformer": encoder}
+    given = {
+        "epochs": epochs,
+        "limit": limit,
+        "tested": tested,
+        "vectors": vectors and str(vectors),
+        "transformer": encoder,
+    }
     settings = {"size": size, **{k: v for k, v in given.items() if v is not None}, **asdict(chosen)}
     return DebateResult(paper.name, paper.title, paper.source, tuple(rows), tuple(directions), settings, paper.notes)
 

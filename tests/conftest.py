@@ -9,9 +9,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import pytest
 import torch
-from jaxtyping import install_import_hook
 
-with install_import_hook("salience", "beartype.beartype"):
+import checking
+
+with checking.install():
     import salience.data
     import salience.explanations.explainer
     import salience.models.huggingface

@@ -1,8 +1,8 @@
 """Checks the shapes in signatures while the tests run, at a cost that the tests can bear.
 
-Only what mentions a shape is checked: all other types are the type checker's business, and checking them too doubled the
-time of the tests. For the same reason, functions inside of functions are left alone, which would be decorated anew at every
-call of the outer one, and no value is asked for all members of a protocol.
+Only what mentions a shape is checked: all other types are the type checker's business, and checking them too doubled
+the time of the tests. For the same reason, functions inside of functions are left alone, which would be decorated anew
+at every call of the outer one, and no value is asked for all members of a protocol.
 """
 
 import ast

@@ -20,6 +20,7 @@ from shapes import LANGUAGE_MODELS, POOLED, RATIONALES, SEQ2SEQ, SHAPES, TEXTS, 
 from untouched import budget, close, state
 
 SMALLER: dict[str, dict[str, Any]] = {
+    "integrated_gradients": {"tolerance": 0.1},
     "smooth_grad": {"samples": 3},
     "gradient_shap": {"samples": 3},
     "lime": {"samples": 20},

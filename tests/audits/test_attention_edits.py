@@ -12,7 +12,7 @@ from torch import Tensor
 import shapes
 from audits import known
 from salience.audits.adversary import Search, adversarial
-from salience.audits.correlation import correlated
+from salience.audits.correlation import PAIRS, correlated
 from salience.audits.erasure import fractions_to_flip, single_weights
 from salience.audits.permutation import permuted, shuffled
 from salience.audits.weights import Attended
@@ -325,6 +325,14 @@ def test_correlations_equal_scipy_text_by_text(shape: str):
             expected = kendalltau(x, z)
             assert float(result.tau[column, number]) == pytest.approx(expected.statistic, abs=1e-9)
             assert float(result.p[column, number]) == pytest.approx(expected.pvalue, abs=1e-9)
+    for column, pair in enumerate(PAIRS):
+        assert torch.equal(correlated(own, [pair]).tau[0].nan_to_num(), result.tau[column].nan_to_num())
+
+
+def test_without_leave_one_out_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch):
+    own = attended("pooled_bilstm")
+    monkeypatch.setattr("salience.audits.correlation.read_erased", lambda *_: pytest.fail("passed in vain"))
+    assert correlated(own, ["attention, gradient"]).tau.shape == (1, len(shapes.TEXTS))
 
 
 # ------------------------------------------------------------------------------------------------------ known truth

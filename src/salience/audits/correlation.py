@@ -1,5 +1,6 @@
 """Does attention agree with gradients and leave-one-out? (Jain & Wallace 2019, section 4.1)"""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,13 @@ PAIRS = ("attention, gradient", "attention, leave-one-out", "gradient, leave-one
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Correlations:
-    """Kendall's τ and its p-value for each of ``PAIRS`` and each text; NaN where a side is constant."""
+    """Kendall's τ and its p-value for each pair and each text; NaN where a side is constant."""
 
-    tau: Float[Tensor, "3 b"]
-    p: Float[Tensor, "3 b"]
+    tau: Float[Tensor, "p b"]
+    p: Float[Tensor, "p b"]
 
 
-def correlated(attended: Attended) -> Correlations:
+def correlated(attended: Attended, pairs: Sequence[str] = PAIRS) -> Correlations:
     """Kendall's τ between attention, |∂ŷ/∂e_i · e_i| with attention held constant, and |ŷ − ŷ without token i|.
 
     ŷ is the probability of the predicted label. Tokens are left out by deletion.
@@ -36,11 +37,10 @@ def correlated(attended: Attended) -> Correlations:
     """
     p = attended.probabilities
     target = Targets(p.argmax(1), None, "probability", attended.model.link, value=p.amax(1))
-    rankings = [attended.distribution, _gradient(attended, target), _leave_one_out(attended, target)]
-    tests = [
-        [_kendall(*(r[text][own].cpu().numpy() for r in pair)) for text, own in enumerate(attended.batch.content)]
-        for pair in ((rankings[0], rankings[1]), (rankings[0], rankings[2]), (rankings[1], rankings[2]))
-    ]
+    sides = [pair.split(", ") for pair in pairs]
+    rankings = {name: RANKINGS[name](attended, target).cpu().numpy() for name in {n for pair in sides for n in pair}}
+    content = attended.batch.content.cpu().numpy()
+    tests = [[_kendall(rankings[a][i][own], rankings[b][i][own]) for i, own in enumerate(content)] for a, b in sides]
     tau, p_values = torch.tensor(tests, dtype=torch.float64).unbind(-1)
     return Correlations(tau, p_values)
 
@@ -66,6 +66,14 @@ def _leave_one_out(attended: Attended, target: Targets) -> Float[Tensor, "b t"]:
     assert target.value is not None
     differences[text, token] = (target.value[text] - without).abs()
     return differences
+
+
+RANKINGS: Mapping[str, Callable[[Attended, Targets], Float[Tensor, "b t"]]] = {
+    "attention": lambda attended, _: attended.distribution,
+    "gradient": _gradient,
+    "leave-one-out": _leave_one_out,
+}
+"""The sides of the pairs."""
 
 
 def _kendall(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from salience.audits.correlation import PAIRS, correlated
+from salience.audits.correlation import correlated
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study
 from salience.audits.weights import SAME_OUTPUT, Attended
@@ -55,10 +55,9 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
 
 def _influence(study: Study, model: Model) -> np.ndarray:
     """Kendall's τ between attention and leave-one-out for every text."""
-    place = PAIRS.index("attention, leave-one-out")
 
     def test(attended: Attended):
-        return {"tau": correlated(attended).tau[place]}
+        return {"tau": correlated(attended, ["attention, leave-one-out"]).tau[0]}
 
     return study.each(test, model)["tau"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from salience.audits.adversarial_twin import LOSS
 from salience.audits.adversary import Search, adversarial
-from salience.audits.correlation import PAIRS, correlated
+from salience.audits.correlation import correlated
 from salience.audits.erasure import fractions_to_flip
 from salience.audits.finding import Finding, Measure, Verdict, by_difference
 from salience.audits.permutation import permuted
@@ -129,7 +129,7 @@ def examined(study: Study, variant: Variant, search: Search) -> dict[str, np.nda
             adversarial(attended, search=search, seed=study.seed).distance,
             fractions["attention"].nan_to_num(1.0),
             fractions["random"].nan_to_num(1.0),
-            correlated(attended).tau[PAIRS.index("attention, gradient")],
+            correlated(attended, ["attention, gradient"]).tau[0],
             conicity_of(forward(model, attended.batch, hidden=True).hidden[-1], attended.batch),
         )
         undefined = torch.where(attended.lengths < 2, torch.nan, 0.0)

@@ -480,6 +480,7 @@ def test_decision_flip_ends_at_the_flip():
     logits = forward(model, batch).logits
     target = Targets(logits.argmax(1), None, "probability", model.link)
     scores = torch.rand(batch.ids.shape, generator=torch.Generator().manual_seed(0))
+    assert not model.causal  # which is found out by a pass, the first time
     values: list[float] = []
     rows = counted_rows(model, lambda: values.extend(metrics.decision_flip(model, batch, scores, target).tolist()))
     needed, expected = 0, []

@@ -49,6 +49,7 @@ def test_equal_rows_are_passed_once():
     twice = Erased(torch.cat([rows.text, rows.text.flip(0)]), torch.cat([rows.where, rows.where.flip(0)]))
     distinct = {(int(t), tuple(w.tolist())) for t, w in zip(rows.text, rows.where, strict=True)}
     values: list[Tensor] = []
+    assert not model.causal  # which is found out by a pass, the first time
     passed = rows_passed(model, lambda: values.append(erased_values(model, batch, target, twice, "mask")))
     assert passed == len(distinct)
     assert torch.equal(values[0][:20], values[0][20:].flip(0))

@@ -505,6 +505,7 @@ class Calls(TorchFunctionMode):
 
 def propagated(model: Model, kernel: str, **settings: Any) -> tuple[Tensor, int]:
     """Scores by the largest of each text, and how often SDPA was called for them."""
+    assert isinstance(model, Model)  # asks for all its members, some of which take a pass the first time
     model.module.set_attn_implementation("sdpa")
     batch = model.batch(model.encode(TEXTS))
     target = resolve(model, [Target()], forward(model, batch).logits)

@@ -351,6 +351,7 @@ def test_nothing_is_passed_after_the_decision_has_changed(decides: float):
     with torch.no_grad():
         model.module.classifier.weight.mul_(decides)
     batch, scores, target = given(model)
+    assert not model.causal  # which is found out by a pass, the first time
     (flipped,) = [m for m in BY_ERASURE if m.until_flip]
     seen: list[Answers] = []
 

@@ -16,13 +16,12 @@ from salience.errors import BadInput, choose
 from salience.evaluation.cases import CONTROLS, Case, Scores, Variant, described, variants
 from salience.evaluation.table import Evaluation, compared
 from salience.explanations.explainer import AnyMethod, as_list
-from salience.generation.explaining import GENERATED, as_decoder
+from salience.generation.explaining import GENERATED, LanguageModel, as_language_model
 from salience.generation.segments import By
 from salience.metrics.agreement import spearman
 from salience.metrics.erasing import measured
 from salience.metrics.faithfulness import comprehensiveness, sufficiency
 from salience.metrics.metric import Metric
-from salience.models.huggingface.adapter import HuggingFace
 from salience.models.loading import as_model
 
 ANSWER_DEFAULTS = ("lrp", "input_x_gradient", "occlusion", "context_cite", "attention")
@@ -63,7 +62,7 @@ def evaluate_answers(
 
     >>> evaluate_answers(model, prompts, ["lrp", "context_cite"], answers=answers)       # doctest: +SKIP
     """
-    lm = as_decoder(as_model(model))
+    lm = as_language_model(as_model(model))
     if not prompts:
         raise BadInput("there are no prompts to evaluate on; pass at least one")
     if answers is not None and len(answers) != len(prompts):
@@ -79,7 +78,7 @@ def evaluate_answers(
 
 
 def measuring(
-    lm: HuggingFace,
+    lm: LanguageModel,
     method: AnyMethod | Sequence[AnyMethod] | None,
     metrics: Sequence[str] | None,
     by: By,
@@ -95,7 +94,7 @@ def measuring(
 
 
 def _cases(
-    lm: HuggingFace, prompts: Sequence[object], answers: Sequence[str | Sequence[int]] | None, by: By, generate: int
+    lm: LanguageModel, prompts: Sequence[object], answers: Sequence[str | Sequence[int]] | None, by: By, generate: int
 ) -> Iterator[Case]:
     encoded = [lm.encode_prompt(Prompt.of(prompt)) for prompt in prompts]
     given = (

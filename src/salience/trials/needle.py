@@ -27,9 +27,8 @@ from salience.errors import BadInput, NotLearnt
 from salience.evaluation.cases import CONTROLS, Case, Scores, Variant, described, variants
 from salience.evaluation.table import Evaluation, compared
 from salience.explanations.explainer import AnyMethod
-from salience.generation.explaining import as_decoder
+from salience.generation.explaining import LanguageModel, as_language_model
 from salience.metrics.metric import Metric
-from salience.models.huggingface.adapter import HuggingFace
 from salience.models.identity import digest
 from salience.models.loading import as_model
 
@@ -150,7 +149,7 @@ def needle(
 
     Raises :class:`~salience.errors.NotLearnt` if the model uses too few of the needles.
     """
-    lm = as_decoder(as_model(model))
+    lm = as_language_model(as_model(model))
     if items < 1:
         raise BadInput(f"items={items} must be at least 1")
     every = variants(lm, method, "sentence", erase)
@@ -187,7 +186,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    lm: HuggingFace
+    lm: LanguageModel
     methods: Sequence[Variant]
     tokens: int
     use: Use

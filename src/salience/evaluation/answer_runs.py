@@ -22,7 +22,7 @@ from salience.explanations.explainer import AnyMethod
 from salience.generation.explaining import GENERATED, LanguageModel, as_language_model
 from salience.generation.rows import Asking, asking, check_columns, generated_by
 from salience.generation.runs import ROWS
-from salience.generation.segments import By, segments
+from salience.generation.segments import By
 from salience.runs.driver import RunOptions, RunProgress, process_data
 from salience.runs.folder import read_manifest
 from salience.runs.run import Run
@@ -124,7 +124,7 @@ class AnswerEvaluator:
 
     def encode(self, row: Row) -> Encoded:
         prompt = self.ask.prompt(row)
-        segments(prompt.text, self.by, prompt.parts)  # raises if there are none
+        self.asked.check(prompt, self.by)
         return prompt
 
     def __call__(self, rows: Sequence[Row], encoded: Sequence[Encoded]) -> Iterator[list[int] | pa.Table]:

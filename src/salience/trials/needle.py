@@ -24,6 +24,7 @@ from salience.core.ranking import top_share
 from salience.core.shares import percent
 from salience.data.needles import Needle, planted
 from salience.errors import BadInput, NotLearnt
+from salience.evaluation.advice import plural
 from salience.evaluation.cases import CONTROLS, Case, Scores, Variant, described, variants
 from salience.evaluation.table import Evaluation, compared
 from salience.explanations.explainer import AnyMethod
@@ -120,8 +121,8 @@ class NeedleResult:
         """What was tested, in words."""
         e = self.evaluation
         return [
-            f"{e.texts} contexts of {self.tokens:.0f} tokens on average, in which {e.model} uses the needle: the "
-            f"answer has a mean probability of {percent(self.probability)}, and its log-probability drops by "
+            f"{plural(e.texts, 'context')} of {self.tokens:.0f} tokens on average, in which {e.model} uses the needle: "
+            f"the answer has a mean probability of {percent(self.probability)}, and its log-probability drops by "
             f"{self.drop:.1f} without the needle.",
             f"Skipped: {self.skipped} of {self.skipped + e.texts} contexts, where the probability was below "
             f"{percent(self.use.probability)}, the drop below {self.use.drop:g}, or the decoy mattered "

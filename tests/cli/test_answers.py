@@ -138,6 +138,22 @@ def test_no_line_is_wider_than_the_terminal(explain: Explain, level: str):
     assert "sentence 1" in out
 
 
+def test_remarks_of_several_lines_are_indented(explain: Explain):
+    _, out, _ = explain("A fine film", "--answer", "a film", "--method", "lrp", "--per", "answer", "--no-color")
+    lines = out.rstrip().splitlines()
+    remarks = lines[next(n for n, line in enumerate(lines) if "for the answer" in line) :]
+    assert len(remarks) > len([line for line in remarks if "gap" in line or "sink" in line]) + 1  # some are wrapped
+    assert all(line.startswith("  ") for line in remarks)
+
+
+def test_a_picture_says_what_its_colours_mean(explain: Explain, tmp_path: Path):
+    call = ("A fine film", "--answer", "a film", "--method", "lrp", "--svg", str(tmp_path / "a.svg"))
+    assert explain(*call)[0] == 0
+    shown = (tmp_path / "a.svg").read_text("utf-8")
+    assert "lrp: log probability of each word of the answer" in shown
+    assert "orange: for this answer; blue: against it" in shown
+
+
 def test_a_short_answer_is_shown_as_a_table_and_one_of_its_words_can_be_chosen(explain: Explain):
     assert "good" in explain("a film", "--answer", "good film", "--method", "gradient")[1].split("answer")[-2]
     for token in ("1", "film"):

@@ -286,3 +286,21 @@ def test_options_that_do_not_go_together_are_refused(
 def test_names_are_known_before_anything_is_loaded():
     assert {m.name for m in ANSWER_METRICS} == set(checks.ANSWER_METRICS)
     assert {m.__name__ for m in ANSWER_METHODS} <= set(checks.ANSWER_METHODS)
+
+
+def test_a_prompt_that_would_be_deleted_whole_is_named(tmp_path: Path):
+    """The tokenizer of the model adds no token that would be left."""
+    prompts = [PROMPT, "The film was good"]
+    with pytest.raises(BadInput, match=r"prompt 2: it is a single sentence, and occlusion deletes each .*by=word"):
+        evaluate_answers(model(), prompts, ["occlusion"], answers=[ANSWER] * 2, metrics=["lds"])
+    by_word = evaluate_answers(model(), prompts, ["occlusion"], answers=[ANSWER] * 2, metrics=["lds"], by="word")
+    assert np.isfinite(by_word.cells["occlusion", "lds"].values).all()
+    assert evaluate_answers(model(), prompts, ["gradient"], answers=[ANSWER] * 2, metrics=["top_1_drop"]).texts == 2
+    rows = [{"text": text, "answer": ANSWER} for text in (*[PROMPT] * 12, "The film was good")]
+    data = tmp_path / "prompts.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    table = evaluate_answer_data(
+        model(), source(data, target="answer"), tmp_path / "out", ["occlusion"], metrics=["top_1_drop"]
+    )
+    assert table.texts == 12
+    assert "single sentence" in (tmp_path / "out" / "rejected.jsonl").read_text("utf-8")

@@ -1,21 +1,33 @@
 """Answers of encoder-decoders, explained by every method, against literal versions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from salience.core.prompts import Prompt
+from salience.core.text import Encoded
 from salience.core.types import Attribution, Targets
 from salience.errors import BadInput, UnsupportedModel
-from salience.generation import ANSWER_METHODS, AnswerExplanation, explain_answer, explain_answers
+from salience.evaluation.answers import evaluate_answers, held_out
+from salience.evaluation.cases import CONTROLS, Case
+from salience.generation import (
+    ANSWER_METHODS,
+    AnswerExplanation,
+    context_dependence,
+    explain_answer,
+    explain_answers,
+)
 from salience.generation.explaining import joined
 from salience.models.huggingface import EncoderDecoder
 from salience.models.huggingface.answering import Answer
+from salience.trials.needle import Use, needle
 from shapes import ENCODER_DECODERS, encoder_decoder
 from untouched import budget, close, state
 
@@ -223,6 +235,107 @@ def test_attention_is_half_cross_attention_and_half_self_attention(shape: str):
 def test_relevance_is_conserved_without_biases(rules: str):
     e = given(model_of("t5"), method="lrp", kind="logit", rules=rules, epsilon=0.0)
     assert e.gaps["conservation"] == pytest.approx([0.0] * len(e.matrix), abs=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------ can it be believed
+
+SENTENCES = ("The film was good.", "It was not bad.", "We saw it twice.", "The end was sad.")
+
+
+def logs(model: EncoderDecoder, source: Sequence[int], answer: Sequence[int]) -> Tensor:
+    """log p of the whole vocabulary before each token of the answer, one pass per token."""
+    module: Any = model.module
+    with torch.no_grad():
+        rows = [
+            module(
+                input_ids=torch.tensor([list(source)]), decoder_input_ids=torch.tensor([[*model.start, *answer[:t]]])
+            ).logits[0, -1]
+            for t in range(len(answer))
+        ]
+    return torch.stack(rows).log_softmax(-1)
+
+
+def log_p(model: EncoderDecoder, source: Sequence[int], answer: Sequence[int]) -> float:
+    return float(logs(model, source, answer).gather(1, torch.tensor(answer)[:, None]).sum())
+
+
+def sides(model: EncoderDecoder, prompt: Prompt) -> tuple[Encoded, list[int], list[int]]:
+    """A prompt, the tokens of the source, and those of the answer."""
+    encoded = model.encode_prompt(prompt)
+    return encoded, list(encoded.ids[: -len(model.start)]), list(model.encode_answer(encoded, ANSWER).ids)
+
+
+@pytest.mark.parametrize("shape", ENCODER_DECODERS)
+def test_evaluated_answers_are_forced_after_a_source_without_its_top_sentences(shape: str):
+    model, text = model_of(shape), " ".join(SENTENCES)
+    table = evaluate_answers(model, [text], ["input_x_gradient", "occlusion"], answers=[ANSWER], masks=8)
+    prompt, source, answer = sides(model, Prompt.of(text))
+    case = Case(model, prompt, model.encode_answer(prompt, ANSWER), "sentence")
+    own = case.owners[: len(source)]
+    whole = log_p(model, source, answer)
+    without = [log_p(model, [i for i, n in zip(source, own, strict=True) if n != s], answer) for s in range(4)]
+    e = given(model, text, "input_x_gradient", by="sentence", per="answer")
+    tops = {
+        "input_x_gradient": int(np.argmax([s.score for s in e.by("sentence")])),
+        "occlusion": int(np.argmin(without)),
+    }
+    for method, top in tops.items():
+        assert table.cells[method, "top_1_drop"].values[0] == pytest.approx(whole - without[top], abs=1e-4)
+    kept = held_out(case, 8, 0)
+    values = [log_p(model, [i for i, n in zip(source, own, strict=True) if n < 0 or row[n]], answer) for row in kept]
+    expected = spearmanr(kept @ (whole - np.array(without)), values).statistic
+    assert table.cells["occlusion", "lds"].values[0] == pytest.approx(expected, abs=1e-6)
+    assert all(np.isfinite(cell.values).all() for key, cell in table.cells.items() if key[1] != "top_5_drop")
+
+
+@pytest.mark.parametrize("shape", ENCODER_DECODERS)
+def test_dependence_compares_the_source_with_and_without_its_context(shape: str):
+    model, question, context = model_of(shape), "Was it good?", ["The film was bad.", "We saw it twice."]
+    e = context_dependence(model, question, context, ANSWER, "occlusion", erase="mean")
+    full, source, answer = sides(model, Prompt.with_context(question, context))
+    _, bare, _ = sides(model, Prompt.of(question))
+    p, q = (logs(model, ids, answer) for ids in (source, bare))
+    kl = (p.exp() * (p - q)).sum(1)
+    assert e.divergences == pytest.approx(kl.tolist(), abs=1e-5)
+    assert [d.position for d in e.dependent] == (kl > kl.mean() + kl.std(correction=0)).nonzero()[:, 0].tolist()
+    with torch.no_grad():
+        mean = layers(model)["source"](torch.arange(model.words.num_embeddings)).mean(0)
+    for d in e.dependent:
+        token, other = answer[d.position], int(q[d.position].argmax())
+        for column in range(len(source)):
+
+            def erase(side: str, output: Tensor, column: int = column) -> Tensor:
+                if side == "source":
+                    output[:, column] = mean
+                return output
+
+            with hooked(layers(model), erase):
+                less = logs(model, source, answer)[d.position]
+            drop = (p[d.position, token] - p[d.position, other]) - (less[token] - less[other])
+            assert d.scores[column] == pytest.approx(0.0 if full.special[column] else float(drop), abs=1e-5)
+    assert all(
+        e.prompt[c.start : c.end].strip() in "The film was bad. We saw it twice." for d in e.dependent for c in d.cues
+    )
+
+
+def test_needles_are_planted_in_the_source():
+    result = needle(
+        model_of("t5"), ["occlusion", "gradient"], items=2, tokens=60, use=Use(probability=0.0, drop=1e-9, decoy=1e9)
+    )
+    assert result.evaluation.texts == 2
+    assert {m for m, _ in result.evaluation.cells} == {"occlusion", "gradient", *CONTROLS}
+
+
+@pytest.mark.parametrize("method", ["context_cite", "lime"])
+def test_a_source_without_special_tokens_is_never_deleted_whole(method: str):
+    """Token ids need not end with the token that ends a source."""
+    model = model_of("t5")
+    _, source, _ = sides(model, Prompt.of("fine"))
+    prompt = [i for i in source if i not in model.tokenizer.all_special_ids]
+    e = explain_answer(
+        model, prompt, method, answer=ANSWER, erase="delete", unit="token", per="answer", **SMALLER.get(method, {})
+    )
+    assert any(e.total)
 
 
 # ------------------------------------------------------------------------------------------------ answers

@@ -19,7 +19,7 @@ from salience.cli import run as command
 from salience.core.passes import differentiate, forward, resolve
 from salience.core.target import Target
 from salience.core.types import Attribution, Batch, Model, Site, Targets
-from salience.errors import BadInput, BadModel, UnsupportedModel
+from salience.errors import BadInput, BadModel, ImpreciseScores, UnsupportedModel
 from salience.explanations.explainer import explain_each, prepare
 from salience.methods import decoding
 from salience.methods.decoding import (
@@ -34,6 +34,7 @@ from salience.methods.decoding import (
 )
 from salience.methods.layers import layer_saliency
 from salience.models.heads import FittedHead
+from salience.models.huggingface.answering import Answer
 from salience.models.huggingface.head import extract_head
 from salience.models.huggingface.hooks import hidden_states
 from salience.runs.driver import explain_data
@@ -498,8 +499,28 @@ def test_the_last_layer_is_chosen_only_where_several_of_its_tokens_are_read(shap
     """Where one token is read, the scores of all tokens are the words' probabilities at that one, times a number."""
     model = build(shape)
     assert (model.reads == "all") == last
-    v = run(model, layer=-1, decode="identity").scores
+    v = run(model, layer=-1, decode="identity", score="gradient").scores
     assert (v[0].count_nonzero() > 1) == last
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+def test_a_layer_before_a_norm_has_no_contributions(shape: str):
+    """Only the direction of its states matters; what is left of the sums are rounding errors."""
+    model = build(shape)
+    with pytest.warns(ImpreciseScores, match=r"layer 3 of .* is followed by a norm, so .* choose another layer"):
+        scores = run(model, layer=-1, decode="identity", sign="signed").scores
+    assert (scores == 0).all()
+    assert run(model, layer=2, decode="identity", sign="signed").scores.any()
+    assert run(model, layer=-1, decode="identity", score="integrated_gradients", nodes=2, sign="signed").scores.any()
+
+
+def test_the_answer_of_a_decoder_is_not_explained_by_the_layer_before_its_last_norm():
+    model = build("llama_lm")
+    view = model.answering(Answer(torch.tensor([5, 6]), ("a", "b")))
+    head = dataclasses.replace(model.lm_head(), layers={})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "_deepest_coherent", lambda _model, _head, last: last)
+        assert automatic_layer(view, head) == model.layers - 1
 
 
 @pytest.mark.parametrize("top", [1, 3])

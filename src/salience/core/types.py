@@ -360,6 +360,15 @@ class SharesPrefix(Protocol):
 
 
 @runtime_checkable
+class NeedsText(Protocol):
+    """A model for which one token of a text is not enough."""
+
+    def can_read(self, batch: Batch, kept: Bool[Tensor, "b t"]) -> Bool[Tensor, " b"]:
+        """Whether what is kept of each text can be read."""
+        ...
+
+
+@runtime_checkable
 class LastAttention(Protocol):
     """The logits of some texts as a function of the weights of the last attention, at the one query that is read.
 

@@ -19,11 +19,10 @@ from salience.evaluation.measuring import Numbers
 from salience.evaluation.runs import Stored, numbers_table
 from salience.evaluation.table import Evaluation
 from salience.explanations.explainer import AnyMethod
-from salience.generation.explaining import GENERATED, as_decoder
+from salience.generation.explaining import GENERATED, LanguageModel, as_language_model
 from salience.generation.rows import Asking, asking, check_columns, generated_by
 from salience.generation.runs import ROWS
-from salience.generation.segments import By, segments
-from salience.models.huggingface.adapter import HuggingFace
+from salience.generation.segments import By
 from salience.runs.driver import RunOptions, RunProgress, process_data
 from salience.runs.folder import read_manifest
 from salience.runs.run import Run
@@ -60,7 +59,7 @@ def evaluate_answer_data(
     task = EvaluatingAnswers(method, metrics, by, erase, masks, seed, {"max_new_tokens": generate})
     options = RunOptions(engine, workers, address, budget, rows_per_part, limit, max_rejected, report)
     plan = process_data(task, model, data, out, options)
-    return task.table(as_decoder(plan.model), Path(out))
+    return task.table(as_language_model(plan.model), Path(out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,12 @@ class EvaluatingAnswers:
             raise BadInput(
                 "answers are evaluated one by one; leave out the column of answers to compare with (against)"
             )
-        check_columns(as_decoder(model), source, self.generation)
-        self._measuring(as_decoder(model))
+        check_columns(as_language_model(model), source, self.generation)
+        self._measuring(as_language_model(model))
         return replace(self, source=source)
 
     def identity(self, model: Model) -> dict[str, Any]:
-        lm = as_decoder(model)
+        lm = as_language_model(model)
         asked = self._measuring(lm)
         settings, names = described(asked.methods), {v.name: v.method.method.__name__ for v in asked.methods}
         return {
@@ -101,13 +100,13 @@ class EvaluatingAnswers:
         }
 
     def on(self, model: Model) -> "AnswerEvaluator":
-        lm = as_decoder(model)
+        lm = as_language_model(model)
         return AnswerEvaluator(lm, asking(lm, self.source, self.generation), self._measuring(lm), self.by)
 
-    def _measuring(self, lm: HuggingFace) -> Measuring:
+    def _measuring(self, lm: LanguageModel) -> Measuring:
         return measuring(lm, self.method, self.metrics, self.by, self.erase, self.masks, self.seed)
 
-    def table(self, lm: HuggingFace, folder: Path) -> Evaluation:
+    def table(self, lm: LanguageModel, folder: Path) -> Evaluation:
         """The table of a finished run."""
         asked, stored = self._measuring(lm), Stored(Run(folder, read_manifest(folder)).dataset)
         values = {m.name: stored.values(m.name) for m in asked.metrics}
@@ -118,14 +117,14 @@ class EvaluatingAnswers:
 class AnswerEvaluator:
     """Measures the answers to the prompts of a shard with one model."""
 
-    lm: HuggingFace
+    lm: LanguageModel
     ask: Asking
     asked: Measuring
     by: By
 
     def encode(self, row: Row) -> Encoded:
         prompt = self.ask.prompt(row)
-        segments(prompt.text, self.by, prompt.parts)  # raises if there are none
+        self.asked.check(prompt, self.by)
         return prompt
 
     def __call__(self, rows: Sequence[Row], encoded: Sequence[Encoded]) -> Iterator[list[int] | pa.Table]:

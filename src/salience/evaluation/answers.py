@@ -1,6 +1,7 @@
 """Evaluates explanations of answers: which method finds the parts of a prompt that the answer depends on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
 
@@ -12,17 +13,17 @@ from salience.core.erasure import Erasure
 from salience.core.executor import Report
 from salience.core.prompts import Prompt
 from salience.core.stats import UNLIMITED
+from salience.core.text import Encoded
 from salience.errors import BadInput, choose
 from salience.evaluation.cases import CONTROLS, Case, Scores, Variant, described, variants
 from salience.evaluation.table import Evaluation, compared
 from salience.explanations.explainer import AnyMethod, as_list
-from salience.generation.explaining import GENERATED, as_decoder
-from salience.generation.segments import By
+from salience.generation.explaining import GENERATED, LanguageModel, as_language_model
+from salience.generation.segments import By, owners, segments
 from salience.metrics.agreement import spearman
 from salience.metrics.erasing import measured
 from salience.metrics.faithfulness import comprehensiveness, sufficiency
 from salience.metrics.metric import Metric
-from salience.models.huggingface.adapter import HuggingFace
 from salience.models.loading import as_model
 
 ANSWER_DEFAULTS = ("lrp", "input_x_gradient", "occlusion", "context_cite", "attention")
@@ -63,23 +64,37 @@ def evaluate_answers(
 
     >>> evaluate_answers(model, prompts, ["lrp", "context_cite"], answers=answers)       # doctest: +SKIP
     """
-    lm = as_decoder(as_model(model))
+    lm = as_language_model(as_model(model))
     if not prompts:
         raise BadInput("there are no prompts to evaluate on; pass at least one")
     if answers is not None and len(answers) != len(prompts):
         raise BadInput(f"there are {len(answers)} answers for {len(prompts)} prompts; pass one for each")
     asked = measuring(lm, method, metrics, by, erase, masks, seed)
+    names = ids or [str(n) for n in range(1, len(prompts) + 1)]
+    encoded = [lm.encode_prompt(Prompt.of(prompt)) for prompt in prompts]
+    for name, prompt in zip(names, encoded, strict=True):
+        with named(f"prompt {name}"):
+            asked.check(prompt, by)
     rows: list[dict[str, list[float]]] = []
-    for case in _cases(lm, prompts, answers, by, generate):
+    for case in _cases(lm, encoded, answers, by, generate):
         rows.append(asked(case))
         if report is not None:
             report(len(rows), len(prompts))
     values = {m.name: np.array([row[m.name] for row in rows]) for m in asked.metrics}
-    return tabulated(lm.name, asked, values, ids or [str(n) for n in range(1, len(rows) + 1)], by)
+    return tabulated(lm.name, asked, values, names, by)
+
+
+@contextmanager
+def named(what: str) -> Generator[None]:
+    """Say which of many inputs is wrong."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{what}: {error}") from error
 
 
 def measuring(
-    lm: HuggingFace,
+    lm: LanguageModel,
     method: AnyMethod | Sequence[AnyMethod] | None,
     metrics: Sequence[str] | None,
     by: By,
@@ -95,9 +110,8 @@ def measuring(
 
 
 def _cases(
-    lm: HuggingFace, prompts: Sequence[object], answers: Sequence[str | Sequence[int]] | None, by: By, generate: int
+    lm: LanguageModel, encoded: Sequence[Encoded], answers: Sequence[str | Sequence[int]] | None, by: By, generate: int
 ) -> Iterator[Case]:
-    encoded = [lm.encode_prompt(Prompt.of(prompt)) for prompt in prompts]
     given = (
         lm.generate(encoded, max_new_tokens=generate) if answers is None else map(lm.encode_answer, encoded, answers)
     )
@@ -152,6 +166,17 @@ class Measuring:
         """The rows of the table."""
         return (*(v.name for v in self.methods), *CONTROLS)
 
+    def check(self, prompt: Encoded, by: By) -> None:
+        """Raise if a prompt has no such segments, or if a method would delete all of it at once."""
+        segments(prompt.text, by, prompt.parts)
+        for one in self.methods:
+            deletes = one.method.settings.get("erase") == "delete" and one.method.settings.get("unit") == "segment"
+            if deletes and one.by is not None and _is_one(prompt, one.by):
+                raise BadInput(
+                    f"it is a single {one.by}, and {one.name} deletes each in turn, so nothing would be left; choose "
+                    "smaller segments (by=word), or replace them instead of deleting them (erase=mean)"
+                )
+
     def __call__(self, case: Case) -> dict[str, list[float]]:
         """The values of every metric for one answer, one per row of the table."""
         every = [*case.scores(self.methods), *case.controls(self.seed).values()]
@@ -184,6 +209,13 @@ class Measuring:
         scores = [torch.from_numpy(one.tokens)[None].to(case.batch.ids.device) for one in every]
         results = measured(case.view, case.batch, scores, case.target, [(m, {}) for m in wanted], erase=self.erase)
         return {m.name: [float(row[n].value[0]) for row in results] for n, m in enumerate(wanted)}
+
+
+def _is_one(prompt: Encoded, by: By) -> bool:
+    """Whether all tokens of a prompt, or of the source of an encoder-decoder, are in one segment."""
+    own = owners(segments(prompt.text, by, prompt.parts), prompt.offsets, prompt.special)
+    read = prompt.segments or [0] * len(own)
+    return len({n for n, side in zip(own, read, strict=True) if side == read[0]}) == 1
 
 
 def _highest(scores: Float[np.ndarray, " s"], k: int) -> Bool[np.ndarray, " s"]:

@@ -20,14 +20,13 @@ from salience.core.rows import Erased, erased_values
 from salience.core.settings import read_value
 from salience.core.target import Kind
 from salience.core.text import Encoded, Part, spans
-from salience.core.types import Batch, Targets
+from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, Configured, check_finite, plain, scale, settled
-from salience.generation.explaining import joined, prepared
+from salience.generation.explaining import LanguageModel, joined, prepared
 from salience.generation.scoring import scored
 from salience.generation.segments import By, owners, segments
-from salience.models.huggingface.adapter import HuggingFace
-from salience.models.huggingface.answering import Answer, Answering
+from salience.models.huggingface.answering import Answer
 
 TOKEN = "token"
 
@@ -44,7 +43,7 @@ class Variant:
     by: By | None = None
 
 
-def variants(lm: HuggingFace, methods: Sequence[AnyMethod], by: By, erase: Erasure) -> list[Variant]:
+def variants(lm: LanguageModel, methods: Sequence[AnyMethod], by: By, erase: Erasure) -> list[Variant]:
     """Look up methods that may be written with settings, as in ``"lrp:rules=cp,kind=logit"``.
 
     Besides the settings of the method, ``kind`` is the explained number, and ``by`` what a method that erases parts of
@@ -57,7 +56,7 @@ def variants(lm: HuggingFace, methods: Sequence[AnyMethod], by: By, erase: Erasu
     return every
 
 
-def _variant(lm: HuggingFace, method: AnyMethod, by: By, erase: Erasure) -> Variant:
+def _variant(lm: LanguageModel, method: AnyMethod, by: By, erase: Erasure) -> Variant:
     written = method if isinstance(method, str) else method.__name__
     name, _, more = written.partition(":")
     settings = dict(_setting(text, written) for text in more.split(",") if more)
@@ -99,7 +98,7 @@ class Scores:
 class Case:
     """A prompt with an answer, and the log-probabilities of the answer for all copies of the prompt that were run."""
 
-    lm: HuggingFace
+    lm: LanguageModel
     prompt: Encoded
     answer: Encoded
     by: By
@@ -120,10 +119,10 @@ class Case:
         return np.array([-1 if n is None else n for n in own])
 
     @cached_property
-    def _view(self) -> Answering:
+    def _view(self) -> Model:
         return self._explaining("log_probability")
 
-    def _explaining(self, kind: Kind) -> Answering:
+    def _explaining(self, kind: Kind) -> Model:
         ids = torch.tensor(self.answer.ids, device=self.lm.device)
         return self.lm.answering(Answer(ids, self.answer.tokens, kind))
 
@@ -140,7 +139,7 @@ class Case:
         return Targets(labels, None, "logit", "identity", read_from=self._view.read_from(self.batch))
 
     @property
-    def view(self) -> Answering:
+    def view(self) -> Model:
         """The model, given this answer."""
         return self._view
 

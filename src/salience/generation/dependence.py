@@ -13,10 +13,9 @@ from salience.core.prompts import Part, Passage, Prompt
 from salience.core.text import Encoded, Span
 from salience.errors import BadInput
 from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, settled
-from salience.generation.explaining import GENERATED, as_decoder, joined, prepared
+from salience.generation.explaining import GENERATED, LanguageModel, as_language_model, joined, prepared
 from salience.generation.scoring import scored
 from salience.generation.segments import owners
-from salience.models.huggingface.adapter import HuggingFace
 from salience.models.huggingface.answering import Answer
 from salience.models.loading import as_model
 
@@ -102,7 +101,7 @@ def context_dependence(
 
     >>> print(context_dependence(model, "Where does Anna live?", ["Anna lives in Oslo."]))  # doctest: +SKIP
     """
-    lm = as_decoder(as_model(model))
+    lm = as_language_model(as_model(model))
     if method is not None and len(as_list(method)) != 1:
         raise BadInput("the dependence on a context is explained by one method; call this once for each")
     (configured,) = settled(lm, prepared(lm, method, settings, None))
@@ -159,13 +158,13 @@ def _threshold(values: Float[np.ndarray, " n"]) -> float:
     return float(values.mean() + values.std())
 
 
-def _log_probabilities(lm: HuggingFace, prompt: Encoded, answer: Encoded) -> Float[Tensor, "g v"]:
+def _log_probabilities(lm: LanguageModel, prompt: Encoded, answer: Encoded) -> Float[Tensor, "g v"]:
     """The distribution of every token of the answer, given the prompt and the answer so far."""
     return lm.distributions(lm.batch([joined(prompt, answer, None)]), len(answer))[0].double()
 
 
 def _contrasts(
-    lm: HuggingFace, prompt: Encoded, answer: Encoded, instead: Tensor, method: Configured, steps: Sequence[int]
+    lm: LanguageModel, prompt: Encoded, answer: Encoded, instead: Tensor, method: Configured, steps: Sequence[int]
 ) -> Float[np.ndarray, "n p"]:
     """For each step, the scores of the prompt's tokens for log p(token) − log p(instead)."""
     if not steps:

@@ -13,7 +13,7 @@ from salience.core.settings import settings_of
 from salience.core.target import Kind
 from salience.core.text import Encoded, Span
 from salience.core.types import Attribution, Model
-from salience.errors import BadInput, UnsupportedModel, choose
+from salience.errors import BadInput, choose
 from salience.explanations.explainer import (
     AnyMethod,
     Configured,
@@ -233,13 +233,6 @@ def as_language_model(model: Model) -> LanguageModel:
     if isinstance(model, EncoderDecoder) or (isinstance(model, HuggingFace) and model.generates):
         return model
     raise BadInput(f"{model.name} does not answer with a text; use salience.explain for its prediction")
-
-
-def as_decoder(model: Model) -> HuggingFace:
-    """Return the model, or refuse it if it is not a causal language model."""
-    if isinstance(lm := as_language_model(model), HuggingFace):
-        return lm
-    raise UnsupportedModel(f"{model.name} is an encoder-decoder, and only causal language models are supported here")
 
 
 def prepared(

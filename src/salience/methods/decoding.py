@@ -156,7 +156,8 @@ def _text_sums(model: Model, batch: Batch, head: LanguageHead, last: int) -> tup
 def automatic_layer(model: Model, head: LanguageHead) -> int:
     """Return the deepest layer whose coherence is within the tolerance of the best, measured on the bundled sample.
 
-    The last layer is excluded if the output depends on only one of its tokens, as its other states have no effect.
+    The last layer is excluded if the output depends on only one of its tokens, as its other states have no effect, and
+    that of a decoder, which is followed by a norm.
     Texts are read until the choice is certain; see :func:`certain`. The layer is chosen again when the model's weights
     have changed.
     """
@@ -164,7 +165,8 @@ def automatic_layer(model: Model, head: LanguageHead) -> int:
     if state not in head.layers:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TruncatedText)  # not the caller's texts
-            last = model.layers if model.layers == 1 or model.reads == "all" else model.layers - 1
+            whole = model.reads == "all" and not model.causal
+            last = model.layers if model.layers == 1 or whole else model.layers - 1
             head.layers[state] = _deepest_coherent(model, head, last)
     return head.layers[state]
 

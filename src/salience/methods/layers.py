@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
+from warnings import warn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +14,7 @@ from salience.core.passes import Needs, Pass, forward, one_pass
 from salience.core.rows import Rows, in_order, observed
 from salience.core.settings import Fraction, Nodes
 from salience.core.types import Attribution, Batch, LanguageHead, Model, Site
-from salience.errors import BadInput, choose
+from salience.errors import BadInput, ImpreciseScores, choose
 from salience.methods import quadrature
 from salience.methods.attention import SIGNS, Layer, Sign, layer_number
 from salience.methods.decoding import automatic_layer, find_head, head_logits
@@ -24,6 +25,9 @@ SCORES = get_args(LayerScore)
 Decode = Literal["softmax", "logits", "restricted", "identity"]
 DECODES = get_args(Decode)
 Normalise = Literal["rows", "columns"]
+
+CANCELLED = 1e-5
+"""Contributions whose sum is less than this share of the sum of their sizes are rounding errors."""
 
 
 def _settle(model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,8 +98,24 @@ def _contributions(result: Pass, number: int, score: str, baseline: Replacement 
     if score == "gradient":
         return Attribution(reduced(g, "l2") * result.batch.mask)
     if score == "input_x_gradient":
-        return Attribution(dot(h, g) * result.batch.mask)
+        return Attribution(_input_x_gradient(result, number, h, g))
     return _along_path(result, number, baseline or usual(result.model), nodes)
+
+
+def _input_x_gradient(
+    result: Pass, number: int, h: Float[Tensor, "b t k"], g: Float[Tensor, "b t k"]
+) -> Float[Tensor, "b t"]:
+    """Σ_k g_k h_k. It is 0 where only the direction of a state matters, as before a norm, by Euler's theorem."""
+    v, sizes = dot(h, g) * result.batch.mask, dot(h.abs(), g.abs())
+    cancelled = (v.abs().amax(1) < CANCELLED * sizes.amax(1))[:, None]
+    if bool(cancelled.any()):
+        warn(
+            f"layer {number} of {result.model.name} is followed by a norm, so the length of its states does not matter "
+            "and the contributions of input_x_gradient are 0; choose another layer, or score='integrated_gradients'",
+            ImpreciseScores,
+            stacklevel=2,
+        )
+    return v.masked_fill(cancelled, 0.0)
 
 
 def _along_path(result: Pass, number: int, baseline: Replacement, nodes: int) -> Attribution:

@@ -12,7 +12,7 @@ from salience.core.randomness import generators
 from salience.core.rows import Erased, erased_values, value
 from salience.core.settings import Count, NotNegative, Pairs, Positive, Seed
 from salience.core.text import Encoded, numbers
-from salience.core.types import Attribution, Batch, Model, SharesPrefix, Targets
+from salience.core.types import Attribution, Batch, Model, NeedsText, Targets
 from salience.errors import BadInput, choose
 
 Unit = Literal["token", "word", "segment"]
@@ -102,8 +102,9 @@ def fewest_units(model: Model, batch: Batch, units: Int[Tensor, "b t"], erase: s
     """Return how many units of each text must be kept: 1 if deleting all of them would leave too little to read."""
     if erase != "delete":
         return [0] * len(batch)
-    needed = model.tail if isinstance(model, SharesPrefix) else 1
-    return (((units < 0) & batch.mask).sum(1) < needed).int().tolist()
+    rest = (units < 0) & batch.mask
+    readable = model.can_read(batch, rest) if isinstance(model, NeedsText) else rest.any(1)
+    return (~readable).int().tolist()
 
 
 def unit_sizes(units: Int[Tensor, "b t"]) -> Float[Tensor, "b t"]:

@@ -24,12 +24,12 @@ from salience.core.ranking import top_share
 from salience.core.shares import percent
 from salience.data.needles import Needle, planted
 from salience.errors import BadInput, NotLearnt
+from salience.evaluation.advice import plural
 from salience.evaluation.cases import CONTROLS, Case, Scores, Variant, described, variants
 from salience.evaluation.table import Evaluation, compared
 from salience.explanations.explainer import AnyMethod
-from salience.generation.explaining import as_decoder
+from salience.generation.explaining import LanguageModel, as_language_model
 from salience.metrics.metric import Metric
-from salience.models.huggingface.adapter import HuggingFace
 from salience.models.identity import digest
 from salience.models.loading import as_model
 
@@ -121,8 +121,8 @@ class NeedleResult:
         """What was tested, in words."""
         e = self.evaluation
         return [
-            f"{e.texts} contexts of {self.tokens:.0f} tokens on average, in which {e.model} uses the needle: the "
-            f"answer has a mean probability of {percent(self.probability)}, and its log-probability drops by "
+            f"{plural(e.texts, 'context')} of {self.tokens:.0f} tokens on average, in which {e.model} uses the needle: "
+            f"the answer has a mean probability of {percent(self.probability)}, and its log-probability drops by "
             f"{self.drop:.1f} without the needle.",
             f"Skipped: {self.skipped} of {self.skipped + e.texts} contexts, where the probability was below "
             f"{percent(self.use.probability)}, the drop below {self.use.drop:g}, or the decoy mattered "
@@ -150,7 +150,7 @@ def needle(
 
     Raises :class:`~salience.errors.NotLearnt` if the model uses too few of the needles.
     """
-    lm = as_decoder(as_model(model))
+    lm = as_language_model(as_model(model))
     if items < 1:
         raise BadInput(f"items={items} must be at least 1")
     every = variants(lm, method, "sentence", erase)
@@ -187,7 +187,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    lm: HuggingFace
+    lm: LanguageModel
     methods: Sequence[Variant]
     tokens: int
     use: Use

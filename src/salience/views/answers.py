@@ -46,9 +46,17 @@ MOST = 48
 
 
 def title(e: "AnswerExplanation") -> str:
-    """The method with its settings, and the explained number."""
-    settings = "".join(f", {name}={value}" for name, value in e.settings.items())
-    return f"{e.method}{settings}; {e.target.kind.replace('_', ' ')} of each word of the answer"
+    """The method and the explained number."""
+    kind = e.target.kind.replace("_", " ")
+    return f"{e.method}: {kind} of {'each word of the answer' if e.matrix else 'the answer'}"
+
+
+def subtitle(e: "AnswerExplanation", *notes: str) -> list[str]:
+    """The settings of the method, what the colours mean, and further notes, one per line."""
+    settings = ", ".join(f"{name}={value}" for name, value in e.settings.items() if value is not None)
+    against = "" if e.target.against is None else f" rather than {visible(e.target.against, keep='')}"
+    colours = f"orange: for this answer{against}; blue: against it" if e.signed else "darker: more important"
+    return [line for line in (settings, f"{colours}; each row has its own scale", *notes) if line]
 
 
 # ------------------------------------------------------------------------------------------------------ the terminal
@@ -106,14 +114,13 @@ def _percent(share: float) -> str:
 
 
 def _remarks(e: "AnswerExplanation") -> "Iterator[RenderableType]":
-    from rich.text import Text
+    from salience.views.terminal import indented
 
     if any(word.probability is not None for word in answer_words(e)):
-        yield Text("  answer: bold where the model was sure (90 % or more), faint below 10 %", "dim")
+        yield indented("answer: bold where the model was sure (90 % or more), faint below 10 %")
     if abs(e.template) > 0:
-        yield Text(f"  template and special tokens: {score_text(e, e.template)}", "dim")
-    for line in notes(prompt_sheet(e)):
-        yield Text(f"  {line}", "dim")
+        yield indented(f"template and special tokens: {score_text(e, e.template)}")
+    yield from map(indented, notes(prompt_sheet(e)))
 
 
 def _segments(e: "AnswerExplanation", paint: "Paint", width: int) -> "list[RenderableType]":
@@ -191,9 +198,14 @@ def _table(e: "AnswerExplanation", level: str, paint: "Paint", width: int) -> "l
 
 
 def heat_map(
-    content: Grid, *, signed: bool = False, name: str = "", shares: Sequence[Sequence[float]] | None = None
+    content: Grid,
+    *,
+    signed: bool = False,
+    name: str = "",
+    notes: Sequence[str] = (),
+    shares: Sequence[Sequence[float]] | None = None,
 ) -> Any:
-    """An altair chart of one matrix: source across, answer down.
+    """An altair chart of one matrix: source across, answer down. The ``notes`` stand below its name.
 
     ``shares`` are the scores between -1 and 1 that set the colours; by default each row has its own scale.
     """
@@ -216,8 +228,9 @@ def heat_map(
         axis: "[" + ",".join(f"'{_quoted(label(w))}'" for w in words) + "][+datum.value]"
         for axis, words in (("x", source), ("y", answer))
     }
+    heading = alt.Title(name, subtitle=[*notes], anchor="start", subtitleColor="#6b6b6b") if notes else name
     return (
-        alt.Chart(alt.Data(values=values), title=name, width=CELL * len(source), height=CELL * len(answer))
+        alt.Chart(alt.Data(values=values), title=heading, width=CELL * len(source), height=CELL * len(answer))
         .mark_rect(stroke="#e3e2dd")
         .encode(
             x=alt.X("x:N", title=None, axis=alt.Axis(orient="top", labelAngle=-60, labelExpr=labels["x"])),
@@ -238,12 +251,12 @@ def picture(explanations: "Sequence[AnswerExplanation]", kind: str, *, level: st
 
     maps: list[Any] = []
     for e in explanations:
-        content, note = capped(e, level)
-        maps.append(heat_map(content, signed=e.signed, name=f"{title(e)}{note}"))
+        content, left_out = capped(e, level)
+        maps.append(heat_map(content, signed=e.signed, name=title(e), notes=subtitle(e, *left_out)))
     return drawn(alt.vconcat(*maps), kind)
 
 
-def capped(e: "AnswerExplanation", level: str = "word", most: int = MOST) -> tuple[Grid, str]:
+def capped(e: "AnswerExplanation", level: str = "word", most: int = MOST) -> tuple[Grid, list[str]]:
     """Rows and columns that fit an image, and what was left out: of a long source the strongest, of a long answer the
     first. The columns are the segments, if such were asked for.
     """
@@ -258,7 +271,7 @@ def capped(e: "AnswerExplanation", level: str = "word", most: int = MOST) -> tup
     if len(answer) > most:
         notes.append(f"the first {most} of {len(answer)} {'word' if by_segment else level}s of the answer")
         answer, matrix = answer[:most], matrix[:most]
-    return (source, answer, matrix), "".join(f"; {note}" for note in notes)
+    return (source, answer, matrix), notes
 
 
 # ------------------------------------------------------------------------------------------------------ pages
@@ -281,9 +294,10 @@ def articles(explanations: "Sequence[AnswerExplanation]", level: str = "word") -
 
 
 def _heat_map_below(e: "AnswerExplanation", level: str) -> str:
-    content, note = capped(e, level)
-    svg = drawn(heat_map(content, signed=e.signed, name=title(e)), "svg")
-    return f"<details><summary>Heat map{escape(note)}</summary>{figure(svg)}</details>"
+    content, left_out = capped(e, level)
+    svg = drawn(heat_map(content, signed=e.signed, name=title(e), notes=subtitle(e)), "svg")
+    summary = escape("; ".join(["Heat map", *left_out]))
+    return f"<details><summary>{summary}</summary>{figure(svg)}</details>"
 
 
 MARKED = 24

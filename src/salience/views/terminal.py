@@ -174,7 +174,7 @@ def _row(sheet: Sheet, e: Explanation, level: str, paint: Paint) -> RenderableTy
     ]
     if len(sheet.rows) == 1 or not paint.colour:
         parts.append(Padding(strongest_pieces(e, parts_of_text, paint), (1, 0, 0, 2), expand=False))
-    parts += [Text(f"  {line}", "dim") for line in notes(e)]
+    parts += map(indented, notes(e))
     return Group(*parts, Text())
 
 
@@ -244,6 +244,11 @@ def _footer(sheet: Sheet, paint: Paint) -> Iterator[Text]:
         yield Text("  each row has its own scale: its strongest word has the full colour", "dim")
 
 
+def indented(line: str) -> RenderableType:
+    """A remark; where it takes several lines, all of them are indented."""
+    return Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False)
+
+
 def legend_line(legend: Legend, paint: Paint) -> Text:
     steps = (0.0, 0.3, 0.6, 1.0) if paint.colour else (0.3, 1.0)
     if legend.signed:
@@ -263,7 +268,7 @@ def _heat_map(row: Sequence[Explanation], level: str, paint: Paint, width: int) 
     parts: list[RenderableType] = [Text(visible(row[0].method, keep=""), "bold")]
     blocks = _blocks([max(2, cell_len(n)) for n in names], width - margin)
     parts += [_block(names, layers, scores, columns, paint, signed(row[0])) for columns in blocks]
-    parts += [Text(f"  layer {e.settings['layer']}: {line}", "dim") for e in row for line in notes(e)]
+    parts += [indented(f"layer {e.settings['layer']}: {line}") for e in row for line in notes(e)]
     return Group(*parts, Text())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from salience.core.executor import Executor
@@ -146,6 +146,10 @@ class Answering:
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         return self.answer.read_from(batch)
+
+    def can_read(self, batch: Batch, kept: Bool[Tensor, "b t"]) -> Bool[Tensor, " b"]:
+        """Whether each token of the answer has one before it."""
+        return (batch.mask & kept).sum(1) >= len(self.answer)
 
     def too_long(self, batch: Batch) -> bool:
         return self.model.too_long(batch)

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from salience.core.executor import Executor
+from salience.core.passes import exclusive
 from salience.core.prompts import Prompt
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Edit, EmbeddingEdit, LanguageHead, Link, Output, Reads, Start, Weights
 from salience.errors import BadInput, BadModel, UnsupportedModel
-from salience.models.huggingface.answering import Answer
+from salience.models.huggingface.answering import Answer, Distributions
 from salience.models.huggingface.attention import calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.generating import Generation, generate_from_sources
 from salience.models.huggingface.hooks import blocks, no_hooks_left, replaced_embeddings
@@ -177,6 +178,12 @@ class EncoderDecoder:
         """Return the model as one that gives this answer, whose tokens are its labels."""
         return replace(self, answer=answer)
 
+    def distributions(self, batch: Batch, steps: int) -> Float[Tensor, "b g v"]:
+        """The log-probabilities of the token that follows each of the last tokens of every answer."""
+        with exclusive(self), torch.no_grad():
+            output = self._run(batch, self.words(batch.ids), None)
+            return Distributions(steps)(_last(output.logits, batch, steps)).unflatten(1, (steps, -1))
+
     # ------------------------------------------------------------------------------------------------ what it is
 
     @property
@@ -261,6 +268,11 @@ class EncoderDecoder:
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         return self._answer.read_from(batch)
 
+    def can_read(self, batch: Batch, kept: Bool[Tensor, "b t"]) -> Bool[Tensor, " b"]:
+        """Whether something of each source is kept."""
+        assert batch.segments is not None
+        return (batch.mask & kept & (batch.segments == SOURCE)).any(1)
+
     # ------------------------------------------------------------------------------------------------ passes
 
     def __call__(
@@ -283,17 +295,23 @@ class EncoderDecoder:
             hidden=hidden,
             gradients=attention == "differentiable",
         )
-        source, decoder = Side.of(batch, SOURCE), Side.of(batch, DECODER)
-        if not bool(source.mask.any(1).all()):
-            raise BadInput("deleting these tokens would leave nothing of the source; erase by replacing them instead")
         e = self.words(batch.ids) if embeddings is None else embeddings
         if e.requires_grad and self.network.quantized is not None:
             raise UnsupportedModel(
                 f"{self.name} has quantized layers ({self.network.quantized}), through which torch computes no "
                 "gradients. Load it unquantized, or use a method without gradients, such as occlusion."
             )
+        output = self._run(batch, e, attention)
+        weights = self._weights(output, batch) if attention == "read" else ()
+        return Output(answer(_last(output.logits, batch, len(answer))), e, attention=weights)
+
+    def _run(self, batch: Batch, e: Float[Tensor, "b t d"], attention: Weights | None) -> Any:
+        """Run the module on both sides of every row."""
+        source, decoder = Side.of(batch, SOURCE), Side.of(batch, DECODER)
+        if not bool(source.mask.any(1).all()):
+            raise BadInput("deleting these tokens would leave nothing of the source; erase by replacing them instead")
         with self._entering(source(e), decoder(e)), self._kernel(attention) as options:
-            output: Any = self.module(
+            return self.module(
                 input_ids=source(batch.ids).masked_fill(~source.mask, self.network.pad or 0),
                 attention_mask=source.mask.long(),
                 decoder_input_ids=decoder(batch.ids),
@@ -301,10 +319,6 @@ class EncoderDecoder:
                 return_dict=True,
                 **options,
             )
-        last = decoder.mask.sum(1, keepdim=True) - torch.arange(len(answer), 0, -1, device=batch.ids.device)
-        rows = torch.arange(len(batch), device=last.device)[:, None]
-        weights = self._weights(output, source, decoder, batch.width) if attention == "read" else ()
-        return Output(answer(output.logits[rows, last]), e, attention=weights)
 
     def _check_requested(self, *, edits: bool, hidden: bool, gradients: bool) -> None:
         """Raise if something is asked for that an encoder-decoder has not, or that would not be right."""
@@ -351,7 +365,7 @@ class EncoderDecoder:
                 stack.enter_context(no_hooks_left(self.module))
             yield {"output_attentions": True} if attention == "read" else {}
 
-    def _weights(self, output: Any, source: Side, decoder: Side, width: int) -> tuple[Tensor, ...]:
+    def _weights(self, output: Any, batch: Batch) -> tuple[Tensor, ...]:
         """The attention of every layer as weights between all tokens of the row.
 
         In a layer of the encoder, tokens of the source attend to each other, and those of the decoder to themselves. In
@@ -364,13 +378,20 @@ class EncoderDecoder:
                 f"{type(self.module).__name__} does not return the attention weights of all its layers, so scores "
                 "would be wrong; use a gradient method such as input_x_gradient"
             )
-        s, d = source.places(width), decoder.places(width)
+        s, d = (Side.of(batch, side).places(batch.width) for side in (SOURCE, DECODER))
         still, said = (torch.diag_embed(places.sum(1))[:, None] for places in (s, d))
         within, own, across = groups
         return (
             *(_placed(s, a, s) + said for a in within),
             *((_placed(d, a, d) + _placed(d, c, s)) / 2 + still for a, c in zip(own, across, strict=True)),
         )
+
+
+def _last(logits: Float[Tensor, "b g v"], batch: Batch, steps: int) -> Float[Tensor, "b n v"]:
+    """The logits after each of the last tokens of the decoder."""
+    sizes = Side.of(batch, DECODER).mask.sum(1, keepdim=True)
+    at = sizes - torch.arange(steps, 0, -1, device=sizes.device)
+    return logits[torch.arange(len(batch), device=at.device)[:, None], at]
 
 
 def _placed(

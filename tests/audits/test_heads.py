@@ -25,7 +25,7 @@ from salience.core.passes import forward
 from salience.core.types import Model, on_scale
 from salience.data import Example
 from salience.errors import BadInput, UnsupportedModel
-from salience.views.heads import grid, heads_table, page, terminal, to_json
+from salience.views.head_roles import grid, heads_table, page, terminal, to_json
 from shapes import TEXTS, build, encoder_decoder
 from untouched import budget, state
 

@@ -32,6 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = salience.data.source(str(data), id="id", label="label")
     for name, shape in (("run", "bert"), ("other", "distilbert")):
         salience.explain_data(build(shape), rows, place / name, ["gradient", "input_x_gradient"], rows_per_part=2)
+    salience.evaluate_data(
+        build("bert"), rows, place / "evaluated", ["gradient", "input_x_gradient"], metrics="comprehensiveness"
+    )
     (place / "page.html").write_text("<title>A &lt;page&gt;</title><p>Saved.</p>", "utf-8")
     secret = place.parent / "secret"
     secret.mkdir()

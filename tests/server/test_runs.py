@@ -6,6 +6,7 @@ from math import isnan
 from pathlib import Path
 
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 from scipy.stats import spearmanr
 from starlette.testclient import TestClient
@@ -45,6 +46,39 @@ def test_filters_and_search(folder: Path):
     page = browser.page(Query(search="film", count=1))
     assert (len(page.lines), page.total, page.of) == (1, 2, 4)
     assert [browser.labels(), browser.text(1).id] == [["LABEL_0", "LABEL_1"], "b"]
+
+
+def test_texts_with_unfaithful_explanations(folder: Path, client: TestClient):
+    stored = ds.dataset(folder / "evaluated" / "parts").to_table(columns=["id", "comprehensiveness"]).to_pylist()
+    values = {one["id"]: one["comprehensiveness"] for one in stored}
+    for method in ("gradient", "input_x_gradient"):
+        low = [name for name, of in values.items() if of[method] <= of["random"]]
+        asked = {"run": "out/run", "low": True, "method": method}
+        rows = client.get("/api/runs/texts", params=asked).json()["rows"]
+        assert [row["id"] for row in rows] == low
+        rows = client.get("/api/runs/texts", params={**asked, "low": False, "sort": "faithfulness"}).json()["rows"]
+        assert [row["id"] for row in rows] == sorted(values, key=lambda name: values[name][method])
+        assert [row["faithfulness"] for row in rows] == [values[row["id"]][method] for row in rows]
+    page = client.get("/run", params={"run": "out/run", "low": True}).text
+    assert "comprehensiveness ↑" in page
+    assert "no better than that of random scores" in page
+
+
+def test_an_evaluation_of_another_model_is_not_used(folder: Path, client: TestClient):
+    answer = client.get("/api/runs/texts", params={"run": "out/other", "low": True})
+    assert (answer.status_code, "salience evaluate --data" in answer.json()["detail"]) == (422, True)
+    page = client.get("/run", params={"run": "out/other"}).text
+    assert "low (no better than random)" not in page
+    assert "To filter by faithfulness" in page
+    assert client.get("/api/runs/texts", params={"run": "out/run", "low": True, "method": "lime"}).status_code == 422
+
+
+def test_texts_on_which_methods_disagree(folder: Path):
+    browser, known = Browser(folder / "run"), salience.open_run(folder / "run")
+    expected = [text.id for text in known.texts() if (text.disagreement or 0) >= 1]
+    page = browser.page(Query(opposed=True))
+    assert [line.id for line in page.lines] == expected
+    assert all(line.disagreement is not None for line in page.lines)
 
 
 def test_what_a_run_cannot_show(folder: Path, tmp_path: Path):

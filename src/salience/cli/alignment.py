@@ -10,8 +10,7 @@ import click
 
 from salience.cli.checks import check_model
 from salience.cli.options import COUNT, EPOCHS, SEED, example_lines
-from salience.cli.output import print_points, print_table, written
-from salience.core.characters import to_json, visible
+from salience.cli.output import check_place, print_result
 from salience.errors import BadInput, choose
 
 if TYPE_CHECKING:
@@ -74,6 +73,8 @@ def alignment(**options: Any) -> None:
 def _check(options: dict[str, Any]) -> None:
     """Raise for options that do not go together."""
     choose(options["size"], SIZES, "size")
+    if options["html"] is not None:
+        check_place(options["html"])
     if not options["gold"] and not options["silver"]:
         raise BadInput("there is nothing to compare with: name word alignments with --gold or --silver")
     if options["model"] is not None:
@@ -90,11 +91,9 @@ def _check(options: dict[str, Any]) -> None:
 def _run(train: "list[Pair]", aligned: "dict[str, list[Pair]]", options: dict[str, Any]) -> None:
     from salience.dynamics.cross_attention import head_alignment
     from salience.views import alignment as views
-    from salience.views.evaluation import plain
     from salience.views.progress import quietly, stages
 
     with ExitStack() as stack:
-        file = None if options["html"] is None else stack.enter_context(written(options["html"]))
         bar = stack.enter_context(quietly() if options["quiet"] else stages(sys.stderr.isatty()))
 
         def report(p: "TrainingProgress") -> None:
@@ -104,15 +103,10 @@ def _run(train: "list[Pair]", aligned: "dict[str, list[Pair]]", options: dict[st
         bar.stage("aligning")
         results = head_alignment(model, aligned, train=train, seed=options["seed"])
         name = str(options["model"] or options["out"])
-        if file is not None:
-            file.write(views.page(name, results).encode())
-    if options["html"] is not None:
-        click.echo(visible(f"wrote {options['html']}"), err=True)
-    if options["as_json"]:
-        click.echo(to_json(plain({"model": name, "aligned": [asdict(one) for one in results]})))
-        return
-    print_table(views.alignment_table(results))
-    print_points(views.notes(results))
+    facts = {"model": name, "aligned": [asdict(one) for one in results]}
+    print_result(
+        options, [views.alignment_table(results)], views.notes(results), facts, lambda: views.page(name, results)
+    )
 
 
 def _trained(train: "list[Pair]", options: dict[str, Any], report: Any) -> Any:

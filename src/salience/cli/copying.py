@@ -3,17 +3,13 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from salience.cli.options import EPOCHS, WORKERS, example_lines
-from salience.cli.output import print_points, print_table, written
-from salience.core.characters import to_json, visible
+from salience.cli.output import check_place, print_result
 from salience.errors import BadInput
-
-if TYPE_CHECKING:
-    from salience.views.trials import Table
 
 KINDS = ("permutation", "iid", "distinct")
 
@@ -56,8 +52,8 @@ def copying(by_heads: bool, kinds: tuple[str, ...], seeds: int | None, **options
     """
     if by_heads and (kinds or seeds):
         raise BadInput("--heads trains on permutations, as many models as --size says; leave out --kind and --seeds")
-    if options["html"] is not None and not options["html"].parent.is_dir():
-        raise BadInput(f"the folder {options['html'].parent} does not exist; create it first")
+    if options["html"] is not None:
+        check_place(options["html"])
     (_heads if by_heads else _copying)(kinds, seeds, options)
 
 
@@ -77,10 +73,13 @@ def _copying(kinds: tuple[Any, ...], seeds: int | None, options: dict[str, Any])
             options,
         ),
     )
-    page = views.copying_page(result) if options["html"] else None
     rates = {kind: asdict(result.failures(kind)) for kind in result.kinds}
-    _show(
-        views.copying_table(result), views.copying_notes(result), {**asdict(result), "failures": rates}, page, options
+    print_result(
+        options,
+        [views.copying_table(result)],
+        views.copying_notes(result),
+        {**asdict(result), "failures": rates},
+        lambda: views.copying_page(result),
     )
 
 
@@ -103,25 +102,16 @@ def _heads(_: tuple[Any, ...], __: int | None, options: dict[str, Any]) -> None:
         workers=options["workers"] or cores(),
         report=report,
     )
-    page = views.heads_page(result) if options["html"] else None
     rates = {group: asdict(result.successes(group)) for group in GROUPS}
-    _show(views.heads_table(result), views.heads_notes(result), {**asdict(result), "successes": rates}, page, options)
+    print_result(
+        options,
+        [views.heads_table(result)],
+        views.heads_notes(result),
+        {**asdict(result), "successes": rates},
+        lambda: views.heads_page(result),
+    )
 
 
 def _say(line: str, options: dict[str, Any]) -> None:
     if not options["quiet"] and sys.stderr.isatty():
         click.echo(line, err=True)
-
-
-def _show(table: "Table", notes: list[str], facts: Any, page: str | None, options: dict[str, Any]) -> None:
-    from salience.views.evaluation import plain
-
-    if page is not None:
-        with written(options["html"]) as file:
-            file.write(page.encode())
-        click.echo(visible(f"wrote {options['html']}"), err=True)
-    if options["as_json"]:
-        click.echo(to_json(plain(facts)))
-        return
-    print_table(table)
-    print_points(notes)

@@ -112,7 +112,7 @@ def heads(model: ModelOptions, **options: Any) -> None:
             **settings,
         )
         if file is not None:
-            from salience.views.heads import page
+            from salience.views.head_roles import page
 
             file.write(page(result).encode())
     if options["html"] is not None:
@@ -121,7 +121,7 @@ def heads(model: ModelOptions, **options: Any) -> None:
 
 
 def _print(result: "HeadStudy", as_json: bool) -> None:
-    from salience.views import heads as views
+    from salience.views import head_roles as views
 
     if as_json:
         click.echo(safe_json(views.to_json(result)))

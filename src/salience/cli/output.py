@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import wrap
 from threading import Timer
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -101,6 +101,33 @@ def _terminal(display: Display) -> Show:
         console.print(shown)
 
     return show
+
+
+def print_result(
+    options: Mapping[str, Any],
+    tables: "Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]]",
+    notes: Iterable[str],
+    facts: object,
+    page: Callable[[], str] | None = None,
+) -> None:
+    """The end of a command: the page that --html asks for; then the facts as JSON, or tables and notes."""
+    from salience.views.evaluation import plain
+
+    if page is not None and options["html"] is not None:
+        write_page(options["html"], page())
+    if options["as_json"]:
+        click.echo(to_json(plain(facts)))
+        return
+    for content in tables:
+        print_table(content)
+    print_points(notes)
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page, and say so."""
+    with written(path) as file:
+        file.write(page.encode())
+    click.echo(visible(f"wrote {path}"), err=True)
 
 
 def print_table(content: "tuple[Sequence[str], Sequence[Sequence[str]]]") -> None:

@@ -137,7 +137,7 @@ def sallm_when(loading: LoadingOptions, **options: Any) -> None:
 
 def _write(options: dict[str, Any], experiment: "Experiment", listed: "Sequence[Cell]") -> None:
     from salience.models.loading import starts_from_nothing
-    from salience.papers.sallm_when_report import gains, page, tables
+    from salience.papers.sallm_when_report import gains_picture, page, tables
     from salience.papers.sallm_when_table import to_facts
 
     pretrained = not (options["unpretrained"] or starts_from_nothing(options["model"]))
@@ -147,7 +147,7 @@ def _write(options: dict[str, Any], experiment: "Experiment", listed: "Sequence[
         "report.html": page(experiment, listed, pretrained=pretrained),
     }
     if any(cell.against_none for cell in listed):
-        files["gains.svg"] = gains(listed, "svg").decode()
+        files["gains.svg"] = gains_picture(listed).decode()
     write_into(options["out"], files)
 
 

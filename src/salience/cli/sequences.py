@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import COUNT, EPOCHS, example_lines
-from salience.cli.output import print_points, print_table
-from salience.core.characters import to_json
+from salience.cli.output import print_result
 from salience.errors import BadInput
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ def audit_sequences(tasks: tuple[Any, ...], **options: Any) -> None:
         sequence_manipulation,
         translating,
     )
-    from salience.views.evaluation import plain
     from salience.views.progress import quietly, stages
 
     limit, out, epochs = options["limit"] or 5000, options["out"], options["epochs"]
@@ -77,12 +75,9 @@ def audit_sequences(tasks: tuple[Any, ...], **options: Any) -> None:
     for study in studies:
         with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
             finding = sequence_manipulation(study, step=bar.stage)
-        if options["as_json"]:
-            click.echo(to_json(plain(asdict(finding))))
-        else:
-            rows = [[m.name, str(m)] for m in finding.measures]
-            print_table(((finding.test, ""), rows))
-            print_points([finding.answer, f"If attention were an explanation: {finding.expected}.", finding.source])
+        rows = [[m.name, str(m)] for m in finding.measures]
+        notes = [finding.answer, f"If attention were an explanation: {finding.expected}.", finding.source]
+        print_result(options, [((finding.test, ""), rows)], notes, asdict(finding))
 
 
 def _pairs(folder: Path, name: str, limit: int) -> Any:

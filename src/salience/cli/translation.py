@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from salience.cli.options import COUNT, EPOCHS, SEED, example_lines
-from salience.cli.output import print_points, print_table, written
-from salience.core.characters import to_json, visible
-from salience.errors import BadInput
+from salience.cli.output import check_place, print_result
 
 if TYPE_CHECKING:
     from salience.data.pairs import Pair
@@ -60,8 +58,8 @@ def translation(**options: Any) -> None:
     An encoder-decoder with attention is trained from scratch. Its attention, the relevance of source words for the
     words of the answer, and co-occurrence counts are compared with each other and with word alignments.
     """
-    if options["html"] is not None and not options["html"].parent.is_dir():
-        raise BadInput(f"the folder {options['html'].parent} does not exist; create it first")
+    if options["html"] is not None:
+        check_place(options["html"])
     from salience.data.pairs import read_pairs
 
     fields: dict[str, Any] = {"limit": options["limit"]}
@@ -100,19 +98,15 @@ def _run(train: "list[Pair]", test: "list[Pair]", aligned: "dict[str, list[Pair]
             model, train, test, alignments=aligned, uniform=twin, beam=options["beam"], stage=bar.stage
         )
     from salience.views import translation as views
-    from salience.views.evaluation import plain
 
-    if options["html"] is not None:
-        with written(options["html"]) as file:
-            file.write(views.page(result, _maps(model, test)).encode())
-        click.echo(visible(f"wrote {options['html']}"), err=True)
-    if options["as_json"]:
-        click.echo(to_json(plain(asdict(result))))
-        return
-    print_table(views.agreement_table(result))
-    if result.aligned:
-        print_table(views.alignment_table(result))
-    print_points(views.notes(result))
+    aligned_table = [views.alignment_table(result)] if result.aligned else []
+    print_result(
+        options,
+        [views.agreement_table(result), *aligned_table],
+        views.notes(result),
+        asdict(result),
+        lambda: views.page(result, _maps(model, test)),
+    )
 
 
 def _maps(model: "Seq2Seq", test: "list[Pair]") -> bytes:

@@ -29,8 +29,7 @@ from salience.cli.options import (
     pairs,
     source_of,
 )
-from salience.cli.output import print_points, print_table, written
-from salience.core.characters import to_json, visible
+from salience.cli.output import check_place, print_points, print_result, write_page
 from salience.core.settings import Range
 from salience.core.shares import percent
 from salience.errors import BadInput, NotLearnt, choose
@@ -242,7 +241,7 @@ def roar(loading: LoadingOptions, **options: Any) -> None:
         facts,
         options,
         notes,
-        picture=lambda: trials.roar_chart(curves, "svg"),
+        chart=lambda: trials.roar_chart(curves),
     )
 
 
@@ -371,9 +370,7 @@ def needle(loading: LoadingOptions, **options: Any) -> None:
             report=lambda used, skipped, items: bar.say(f"{used} of {items} contexts, {skipped} skipped"),
         )
     if options["html"] is not None:
-        with written(options["html"]) as file:
-            file.write(evaluation.page(result.evaluation, title=trials.NEEDLE, notes=result.notes).encode())
-        click.echo(visible(f"wrote {options['html']}"), err=True)
+        write_page(options["html"], evaluation.page(result.evaluation, title=trials.NEEDLE, notes=result.notes))
     if options["as_json"]:
         click.echo(trials.needle_json(result))
         return
@@ -441,8 +438,8 @@ def _recipe(options: dict[str, Any]) -> "Recipe":
 def _stages(options: dict[str, Any]) -> "Generator[Stages]":
     from salience.views.progress import quietly, stages
 
-    if options["html"] is not None and not options["html"].parent.is_dir():
-        raise BadInput(f"the folder {options['html'].parent} does not exist; create it first")
+    if options["html"] is not None:
+        check_place(options["html"])
     with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
         yield bar
 
@@ -453,17 +450,8 @@ def _show(
     facts: Any,
     options: dict[str, Any],
     notes: Sequence[str] = (),
-    picture: Callable[[], bytes] | None = None,
+    chart: Callable[[], str] = str,
 ) -> None:
     from salience.views import trials
-    from salience.views.evaluation import plain
 
-    if options["html"] is not None:
-        with written(options["html"]) as file:
-            file.write(trials.page(title, table, notes, picture() if picture else None).encode())
-        click.echo(visible(f"wrote {options['html']}"), err=True)
-    if options["as_json"]:
-        click.echo(to_json(plain(facts)))
-        return
-    print_table(table)
-    print_points(notes)
+    print_result(options, [table], notes, facts, lambda: trials.page(title, table, notes, chart()))

@@ -13,7 +13,7 @@ import salience
 from salience.core.characters import to_json as safe_json
 from salience.papers.debate import DebateResult, Row
 from salience.views.evaluation import plain
-from salience.views.pages import document, table
+from salience.views.pages import document, listed, table
 
 LEGEND = (
     "Ours are means over test texts with 95 % intervals. A published number is comparable if the same quantity was "
@@ -51,14 +51,13 @@ def page(result: DebateResult) -> str:
     """A self-contained HTML page: directions, numbers, how the protocol differs, settings."""
     directions = [(one.data, one.claim, one.verdict, one.figures) for one in result.directions]
     numbers = [(row.data, row.quantity, str(row.ours), _published(row), row.mark) for row in result.rows]
-    notes = "".join(f"<li>{escape(note)}</li>" for note in result.notes)
     return document(
         escape(result.title),
         f"<p>{escape(result.source)}. Created with salience {salience.__version__}.</p>",
         f"<h2>Directions</h2>{table(('data', 'claim of the paper', 'here', 'figures'), directions)}",
         f"<h2>Numbers</h2><p>{escape(LEGEND)}</p>",
         table(("data", "quantity", "ours, 95 % interval", "published", "compare"), numbers),
-        f"<h2>Differences from the paper</h2><ul>{notes}</ul>",
+        f"<h2>Differences from the paper</h2>{listed(result.notes)}",
         f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
         style=".report td { white-space: pre-line; }",
     )

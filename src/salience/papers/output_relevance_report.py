@@ -14,10 +14,9 @@ import salience
 from salience.core.characters import to_json as safe_json
 from salience.core.stats import Estimate
 from salience.papers.output_relevance import CLAIMS, SOURCE, TITLE, Answer, Line, Reproduction, Section
-from salience.views.charts import drawn
 from salience.views.dynamics import order_chart
 from salience.views.evaluation import plain
-from salience.views.pages import document, figure, table
+from salience.views.pages import document, listed, table
 
 COLUMNS = ("chance", "τ", "peak", "ξ")
 HEAD = ("quantity", "ours, 95 % interval", *COLUMNS, "slides")
@@ -91,11 +90,9 @@ def claims(result: Reproduction) -> list[tuple[str, str, str, str]]:
 def _section(section: Section) -> str:
     rows = [(line.data, *_cells(line)) for line in section.lines]
     charts = "".join(
-        f"<h3>{escape(data)}: which comes first?</h3>{figure(drawn(order_chart(order), 'svg'))}"
-        for data, order in section.orders.items()
+        f"<h3>{escape(data)}: which comes first?</h3>{order_chart(order)}" for data, order in section.orders.items()
     )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in section.notes)
-    return f"<h2>{escape(section.title)}</h2>{table(('data', *HEAD), rows)}{charts}<ul>{notes}</ul>"
+    return f"<h2>{escape(section.title)}</h2>{table(('data', *HEAD), rows)}{charts}{listed(section.notes)}"
 
 
 def to_json(result: Reproduction) -> str:

@@ -10,9 +10,11 @@ from salience.papers import elephant as _elephant
 from salience.papers.compared import Comparison
 from salience.papers.layer_saliency import LayerSaliencyResult as Layers
 from salience.papers.sallm import SallmResult, comparison_table, looked
-from salience.views.charts import drawn
+from salience.views import plots
 from salience.views.evaluation import curves, grid, legend, points
-from salience.views.pages import document, figure, table
+from salience.views.pages import document, listed, panels, table
+from salience.views.plots import Axis, Line
+from salience.views.schemes import BLUE, INK
 
 
 def sallm(result: SallmResult) -> str:
@@ -28,7 +30,7 @@ def sallm(result: SallmResult) -> str:
         "at random tokens, uniform by all tokens alike; a gain counts only if both differences are significant. "
         "The poster's figures are for BERT-base over 3 seeds.</p>",
         table(*comparison_table(result)),
-        figure(by_seed(result, "svg")),
+        by_seed(result),
         f"<h2>Effect on attention</h2>{table(*looked(result))}",
         "<p>Measured on validation texts against the teacher's explanations. The vanilla row is the teacher itself; "
         "the teacher of iterative is the student of sallm. Agreement is the rank correlation with the teacher's "
@@ -41,27 +43,26 @@ def sallm(result: SallmResult) -> str:
     )
 
 
-def by_seed(result: SallmResult, kind: str) -> bytes:
-    """A chart of test accuracy by variant: one point per seed, with a tick at the mean."""
+def by_seed(result: SallmResult) -> str:
+    """Test accuracy by variant, one panel per data set: one point per seed, with a tick at the mean."""
     import altair as alt
 
-    values = [
-        {"variant": row.variant, "data": name, "accuracy": value, "seed": seed}
-        for row in result.rows
-        for name, spread in {"test": row.test, **row.others}.items()
-        for seed, value in enumerate(spread.values)
-    ]
     order = [row.variant for row in result.rows]
-    base: Any = alt.Chart().encode(x=alt.X("variant:N", sort=order, title=None, axis=alt.Axis(labelAngle=0)))
-    y = alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False))
-    points = base.mark_circle(size=60, color="#2f6f9f", opacity=0.7).encode(y=y)
-    means = base.mark_tick(width=40, color="#1c1f24", thickness=2).encode(y=alt.Y("mean(accuracy):Q"))
-    chart: Any = (
-        alt.layer(points, means, data=alt.Data(values=values), width=340, height=220)
-        .facet(alt.Facet("data:N", title=None, sort=["test", *result.rows[0].others]), columns=2)
-        .resolve_scale(y="independent")
-    )
-    return drawn(chart, kind)
+    of = {
+        name: {row.variant: row.test if name == "test" else row.others[name] for row in result.rows}
+        for name in ("test", *result.rows[0].others)
+    }
+    charts: dict[str, bytes] = {}
+    for name, spreads in of.items():
+        values = [{"variant": v, "x": x} for v, spread in spreads.items() for x in spread.values]
+        base: Any = alt.Chart(alt.Data(values=values), width=plots.SMALL - 60, height=26 * len(order)).encode(
+            y=alt.Y("variant:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False))
+        )
+        x = alt.X("x:Q", title="accuracy, %", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5))
+        dots = base.mark_circle(size=60, color=BLUE, opacity=0.7).encode(x=x)
+        charts[name] = plots.svg(dots + base.mark_tick(color=INK, thickness=2, size=18).encode(x="mean(x):Q"))
+    rows = [(v, *("  ".join(f"{x:.2f}" for x in of[name][v].values) for name in of)) for v in order]
+    return panels(charts, "Accuracy of every seed by variant; a tick is the mean", (("", *of), rows))
 
 
 # ------------------------------------------------------------------------------------------------------ comparisons
@@ -83,7 +84,7 @@ def _layers(result: Layers) -> str:
     ]
     return (
         f"{_comparison(result.comparison)}<h3>Can a layer's words be decoded?</h3>"
-        f"{figure(by_layer(result, 'svg'))}"
+        f"{by_layer(result)}"
         f"{table(('layer', 'mean log-probability of its own word', 'top-1 accuracy', 'mean reciprocal rank'), rows)}"
         f"<p>From this curve alone, the method selects layer {result.chosen}.</p>"
     )
@@ -93,8 +94,8 @@ def elephant(results: Sequence[Comparison]) -> str:
     """The report on attention and saliency methods, with a section per data set."""
     parts: list[str] = []
     for one in results:
-        answers = "".join(f"<li>{escape(sentence)}</li>" for sentence in _elephant.answer(one.evaluation))
-        parts.append(f"{_comparison(one)}<h3>Attention or saliency?</h3><ul>{answers}</ul>")
+        answers = listed(_elephant.answer(one.evaluation))
+        parts.append(f"{_comparison(one)}<h3>Attention or saliency?</h3>{answers}")
     return document("Attention as an explanation, compared with saliency methods", *parts)
 
 
@@ -105,47 +106,33 @@ _HIDING = (
 
 def _comparison(one: Comparison) -> str:
     evaluation = one.evaluation
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(evaluation))
     seconds = [(name, f"{1000 * value:.1f}") for name, value in one.seconds.items()]
     both = {"hiding_area", "revealing_area"} <= set(evaluation.metrics)
     left_out = "".join(f"<li>{escape(name)}: {escape(why)}</li>" for name, why in one.left_out.items())
-    drawn_curves = figure(curves(evaluation, "svg"), fills=True) if evaluation.curves else ""
     return (
-        f"<h2>{escape(one.data)}, {escape(evaluation.model)}</h2><ul>{sentences}</ul>"
+        f"<h2>{escape(one.data)}, {escape(evaluation.model)}</h2>{listed(advice(evaluation))}"
         f"{grid(evaluation)}"
         f"<p>{escape(legend(evaluation))}.{_HIDING if both else ''}</p>"
-        f"{figure(points(evaluation, 'svg'), fills=True)}{drawn_curves}"
+        f"{points(evaluation)}{curves(evaluation)}"
         f"<h3>Milliseconds per text, on this machine</h3>{table((), seconds)}"
         + (f"<h3>Left out</h3><ul>{left_out}</ul>" if left_out else "")
     )
 
 
-def by_layer(result: Layers, kind: str) -> bytes:
-    """A chart of the coherence of each layer, next to the quality of its explanation."""
-    import altair as alt
-
+def by_layer(result: Layers) -> str:
+    """The coherence of each layer, next to the quality of its explanation. Both tables stand on the page."""
     evaluation = result.comparison.evaluation
     quality = evaluation.metrics[0]
-    values = [
-        {"layer": c.layer, "what": "mean reciprocal rank of its own word", "value": c.reciprocal_rank}
-        for c in result.coherence
-    ]
-    values += [
-        {
-            "layer": int(name.rpartition("_")[2]),
-            "what": quality.replace("_", " "),
-            "value": evaluation.cells[name, quality].estimate.mean,
-        }
+    own = {
+        int(name.rpartition("_")[2]): evaluation.cells[name, quality].estimate.mean
         for name in evaluation.methods
         if name.startswith("layer_saliency_layer_")
+    }
+    coherence = {c.layer: c.reciprocal_rank for c in result.coherence}
+    series = [
+        Line(name, list(of), list(of.values()))
+        for name, of in (("mean reciprocal rank of its own word", coherence), (quality.replace("_", " "), own))
+        if of
     ]
-    chart: Any = (
-        alt.Chart(alt.Data(values=values), width=260, height=160)
-        .mark_line(point=True, color="#2f6f9f")
-        .encode(
-            x=alt.X("layer:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False))
-        )
-        .facet(alt.Facet("what:N", title=None), columns=2)
-        .resolve_scale(y="independent")
-    )
-    return drawn(chart, kind)
+    charts = {line.name: plots.panel(line, Axis("layer", "d", values=line.x)) for line in series}
+    return panels(charts, "Coherence and quality by layer", None)

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from salience.core.stats import Difference
 from salience.papers.sallm import markdown
 from salience.papers.sallm_when import Experiment
 from salience.papers.sallm_when_table import Cell, accuracy_table, summary
-from salience.views.charts import drawn
-from salience.views.pages import document, figure, table
+from salience.views import plots
+from salience.views.pages import chart, document, table
+from salience.views.pages import listed as sentences
+from salience.views.plots import Axis, Line
+from salience.views.schemes import SOFT
 
 NOTES = (
     "Accuracy in per cent, mean ± standard deviation over seeds; a seed draws the training texts and the initial "
@@ -35,11 +39,11 @@ def page(experiment: Experiment, listed: Sequence[Cell], *, pretrained: bool = T
         "all": "every text" if plan.limit is None else f"{plan.limit:,} texts",
         "texts per test set": "all" if plan.tested is None else f"{plan.tested:,}",
     }
-    chart = figure(gains(listed, "svg")) if any(c.against_none for c in listed) else ""
+    charts = gains(listed) if any(c.against_none for c in listed) else ""
     return document(
         "When does teaching with explanations help?",
-        "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in summary(listed)) + "</ul>",
-        chart,
+        sentences(summary(listed)),
+        charts,
         f"<p>{escape(NOTES)}</p>",
         table(*accuracy_table(listed)),
         f"<h2>Multi-bootstrap intervals</h2>{table(*bootstrap_table(listed))}<p>The difference from no teaching, with "
@@ -65,44 +69,55 @@ def tables(listed: Sequence[Cell]) -> str:
     return f"{markdown(accuracy_table(listed))}\n"
 
 
-def gains(listed: Sequence[Cell], kind: str) -> bytes:
-    """A chart of the gain over no teaching against the number of texts, the controls dashed, one panel per test set."""
+def gains(listed: Sequence[Cell]) -> str:
+    """The gain over no teaching against the number of texts, controls dashed, one chart per test set."""
+    head = ("teaching", "texts", "points against no teaching", "95 % interval")
+    return "".join(
+        f"<h2>{escape(panel)}</h2>{chart(plots.svg(_chart(own)), panel, (head, _rows(own)))}"
+        for panel, own in _by_panel(listed).items()
+    )
+
+
+def gains_picture(listed: Sequence[Cell]) -> bytes:
+    """The same charts below each other, as one SVG."""
     import altair as alt
 
-    shown = [(c, c.against_none) for c in listed if c.against_none is not None]
-    names = list(dict.fromkeys(str(c.teaching) for c, _ in shown))
-    panels = list(dict.fromkeys(_panel(c) for c, _ in shown))
-    sizes = sorted({c.texts for c, _ in shown})
-    values = [
-        {
-            "panel": _panel(c),
-            # Beside each other, so that the intervals do not hide one another.
-            "texts": c.texts * 1.07 ** (names.index(str(c.teaching)) - (len(names) - 1) / 2),
-            "teaching": str(c.teaching),
-            "control": c.teaching.shuffles,
-            "gain": d.mean,
-            "low": d.low,
-            "high": d.high,
-        }
-        for c, d in shown
+    return plots.svg(alt.vconcat(*(_chart(own).properties(title=panel) for panel, own in _by_panel(listed).items())))
+
+
+Gain = tuple[Cell, Difference]
+
+
+def _by_panel(listed: Sequence[Cell]) -> dict[str, list[Gain]]:
+    """The cells with a gain, by their test set, each with the fewest texts first."""
+    shown = [(c, c.against_none) for c in sorted(listed, key=lambda c: c.texts) if c.against_none is not None]
+    names = dict.fromkeys(f"{c.data}, tested on {c.test}" for c in listed)
+    grouped = {name: [(c, d) for c, d in shown if f"{c.data}, tested on {c.test}" == name] for name in names}
+    return {name: own for name, own in grouped.items() if own}
+
+
+def _rows(own: Sequence[Gain]) -> list[list[str]]:
+    return [[str(c.teaching), c.size_name, f"{d.mean:+.1f}", f"{d.low:+.1f} to {d.high:+.1f}"] for c, d in own]
+
+
+def _chart(own: Sequence[Gain]) -> Any:
+    sizes = sorted({c.texts for c, _ in own})
+    by_name: dict[str, list[Gain]] = {}
+    for c, d in own:
+        by_name.setdefault(str(c.teaching), []).append((c, d))
+    hues = plots.coloured(list(by_name))
+    series = [
+        Line(
+            name,
+            [c.texts for c, _ in of],
+            [d.mean for _, d in of],
+            hues[name],
+            of[0][0].teaching.shuffles,
+            [d.low for _, d in of],
+            [d.high for _, d in of],
+        )
+        for name, of in by_name.items()
     ]
-    scale = alt.Scale(type="log", nice=False, domain=[sizes[0] / 1.5, sizes[-1] * 1.5])
-    base: Any = alt.Chart().encode(
-        x=alt.X("texts:Q", scale=scale, title="training texts", axis=alt.Axis(values=sizes, format=",d")),
-        color=alt.Color("teaching:N", sort=names, title=None),
-        strokeDash=alt.StrokeDash("control:N", legend=None),
-    )
-    y = alt.Y("gain:Q", title="points against no teaching")
-    lines = base.mark_line(point=True).encode(y=y)
-    bars = base.mark_rule(opacity=0.5).encode(y=alt.Y("low:Q", title=""), y2="high:Q")
-    zero: Any = alt.Chart().mark_rule(color="#1c1f24").encode(y=alt.datum(0))
-    chart: Any = (
-        alt.layer(zero, bars, lines, data=alt.Data(values=values), width=300, height=200)
-        .facet(alt.Facet("panel:N", title=None, sort=panels), columns=2)
-        .resolve_scale(y="independent", x="independent")
-    )
-    return drawn(chart, kind)
-
-
-def _panel(cell: Cell) -> str:
-    return f"{cell.data}, tested on {cell.test}"
+    x = Axis("training texts", ",d", (sizes[0] / 1.2, sizes[-1] * 1.2), "log", sizes)
+    none = Line("none", sizes, [0.0] * len(sizes), SOFT)
+    return plots.lines([*series, none], x, Axis("points against no teaching"))

@@ -19,13 +19,18 @@ import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 
 from salience.errors import BadInput, choose
+from salience.runs.faithfulness import Faithfulness
 from salience.runs.run import Run, open_run
 from salience.runs.texts import ExplainedText
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported
 
-ORDERS = ("row", "confidence", "-confidence", "disagreement", "length", "-length")
-"""The order of the data; the least or most confident first; those on which methods disagree most; short or long."""
+ORDERS = ("row", "confidence", "-confidence", "disagreement", "faithfulness", "length", "-length")
+"""The order of the data; the least or most confident first; those on which methods disagree most; those whose
+explanations are the least faithful; short or long."""
+
+OPPOSED = 1.0
+"""Methods disagree on a text from here on: their mean rank correlation is not above 0."""
 
 BEGINNING = 240
 """The characters of a text that a page shows."""
@@ -42,6 +47,12 @@ class Query:
     label: str | None = None
     prediction: str | None = None
     wrong: bool = False
+    opposed: bool = False
+    """Only texts on which the methods disagree: the mean rank correlation between them is not above 0."""
+    low: bool = False
+    """Only texts whose explanation by ``method`` is no more faithful than random scores."""
+    method: str | None = None
+    """Whose faithfulness is meant; the first that is evaluated by default."""
     sort: str = "row"
     first: int = 0
     count: int = 50
@@ -50,6 +61,16 @@ class Query:
         choose(self.sort, ORDERS, "order")
         if self.first < 0 or not 1 <= self.count <= LARGEST:
             raise BadInput(f"a page has 1 to {LARGEST} texts and starts at 0 or later; got {self.count}, {self.first}")
+
+    @property
+    def disagree(self) -> bool:
+        """Whether texts are filtered or sorted by how far the methods disagree."""
+        return self.opposed or self.sort == "disagreement"
+
+    @property
+    def faithful(self) -> bool:
+        """Whether texts are filtered or sorted by how faithful their explanations are."""
+        return self.low or self.sort == "faithfulness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +86,9 @@ class Line:
     confidence: float
     wrong: bool | None
     disagreement: float | None
-    """Known if the texts are sorted by it."""
+    """Known if the texts are filtered or sorted by it."""
+    faithfulness: float | None
+    """Known if the texts are filtered or sorted by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +110,7 @@ class Browser:
         self._files: list[Path] = []
         self._facts: dict[Path, pa.Table] = {}
         self._disagreement: dict[Path, Float[np.ndarray, " n"]] = {}
+        self._faithful: tuple[object, pa.Table] | None = None
 
     @property
     def run(self) -> Run:
@@ -100,15 +124,14 @@ class Browser:
                 self._seen = now
             return self._run
 
-    def page(self, query: Query) -> Page:
-        """The texts of one page."""
+    def page(self, query: Query, evaluation: Faithfulness | None = None) -> Page:
+        """The texts of one page. How faithful they are is read from an evaluation of this run."""
         with self._lock:
             run = self.run
-            _check(run, query)
-            facts = self._matching(query)
+            _check(run, query, evaluation)
+            facts = self._matching(query, evaluation)
             chosen = facts.take(self._order(facts, query)[query.first : query.first + query.count])
-            values = self._disagreements(chosen) if query.sort == "disagreement" else np.full(len(chosen), np.nan)
-            return Page(tuple(self._lines(chosen, values)), len(facts), sum(map(len, self._facts.values())))
+            return Page(tuple(self._lines(chosen)), len(facts), sum(map(len, self._facts.values())))
 
     def labels(self) -> list[str]:
         """The different true labels."""
@@ -145,7 +168,8 @@ class Browser:
     def _distinct(self, column: str) -> list[str]:
         return sorted(value for value in pc.unique(self._table()[column]).to_pylist() if value is not None)
 
-    def _matching(self, query: Query) -> pa.Table:
+    def _matching(self, query: Query, evaluation: Faithfulness | None) -> pa.Table:
+        """The facts of the texts that match. What takes longer to find is found for those that match the rest."""
         facts = self._table()
         if not len(facts):
             return facts
@@ -158,7 +182,25 @@ class Browser:
                 facts = facts.filter(pc.equal(facts[column], wanted))
         if query.search:
             facts = facts.filter(pc.is_in(facts["row"], value_set=self._rows_with(query.search)))
+        if evaluation is not None and query.faithful:
+            facts = self._with_faithfulness(facts, evaluation, query.method or evaluation.methods[0])
+            facts = facts.filter(facts["low"]) if query.low else facts
+        if query.disagree:
+            facts = facts.append_column("disagreement", pa.array(self._disagreements(facts)))
+            facts = facts.filter(pc.greater_equal(facts["disagreement"], OPPOSED)) if query.opposed else facts
         return facts
+
+    def _with_faithfulness(self, facts: pa.Table, evaluation: Faithfulness, method: str) -> pa.Table:
+        """The same texts, each with its value and whether it is low; null where the evaluation lacks it."""
+        known = (evaluation.changed, method)
+        if self._faithful is None or self._faithful[0] != known:
+            self._faithful = known, evaluation.values(method)
+        table = self._faithful[1]
+        places = pc.index_in(facts["row"], value_set=table["row"].combine_chunks())
+        value, low = (table[name].combine_chunks().take(places.combine_chunks()) for name in ("value", "low"))
+        sign = -1.0 if evaluation.metric.better == "lower" else 1.0
+        order = pc.multiply(value, sign)
+        return facts.append_column("faithfulness", value).append_column("low", low).append_column("order", order)
 
     def _rows_with(self, search: str) -> pa.Array:
         """The rows whose text or id holds some characters, regardless of case."""
@@ -171,7 +213,9 @@ class Browser:
         if query.sort == "row" or not len(facts):
             return np.arange(len(facts))
         if query.sort == "disagreement":
-            keys = -self._disagreements(facts)
+            keys = -facts["disagreement"].to_numpy()
+        elif query.sort == "faithfulness":
+            keys = facts["order"].to_numpy()
         else:
             column = query.sort.lstrip("-")
             keys = facts[column].to_numpy() * (-1 if query.sort.startswith("-") else 1)
@@ -190,18 +234,22 @@ class Browser:
 
     # ---------------------------------------------------------------------------------------------------- reading
 
-    def _lines(self, chosen: pa.Table, disagreements: Float[np.ndarray, " n"]) -> list[Line]:
+    def _lines(self, chosen: pa.Table) -> list[Line]:
         records = chosen.to_pylist()
         texts: dict[tuple[int, int], dict[str, Any]] = {}
         for number in {record["part"] for record in records}:
             places = [record["at"] for record in records if record["part"] == number]
             read = pq.read_table(self._files[number], columns=["id", "text"]).take(places)
             texts |= {(number, at): one for at, one in zip(places, _beginnings(read), strict=True)}
-        known = [None if np.isnan(value) else float(value) for value in disagreements]
         names = ("row", "label", "prediction", "confidence", "wrong")
         return [
-            Line(**{name: record[name] for name in names}, **texts[record["part"], record["at"]], disagreement=value)
-            for record, value in zip(records, known, strict=True)
+            Line(
+                **{name: record[name] for name in names},
+                **texts[record["part"], record["at"]],
+                disagreement=_known(record.get("disagreement")),
+                faithfulness=_known(record.get("faithfulness")),
+            )
+            for record in records
         ]
 
 
@@ -212,10 +260,19 @@ def _stat(path: Path) -> Any:
     return path.stat() if path.exists() else None
 
 
-def _check(run: Run, query: Query) -> None:
+def _known(value: float | None) -> float | None:
+    return None if value is None or np.isnan(value) else value
+
+
+def _check(run: Run, query: Query, evaluation: Faithfulness | None) -> None:
     if (query.wrong or query.label is not None) and not run.labelled:
         raise BadInput(f"{run.path} has no labels; explain the data into a new folder with --label-column")
-    if query.sort == "disagreement" and len(run.methods) < 2:
+    if query.faithful and evaluation is None:
+        raise BadInput(
+            f"there is no evaluation of {run.path} beside it; evaluate the same data, model and methods: "
+            "salience evaluate --data ... --out FOLDER"
+        )
+    if query.disagree and len(run.methods) < 2:
         raise BadInput(f"disagreement compares methods, and {run.path} has only one; explain the data by several")
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 
+from salience.explanations.explanation import Explanation
 from salience.server import questions
 from salience.server.problems import REFUSED
 from salience.server.schemas import (
@@ -41,9 +42,17 @@ async def predict(question: OfText, request: Request, here: Here) -> Prediction:
 async def explain(question: ExplainText, request: Request, here: Here) -> Explained:
     """The explanations of a text by one or more methods, and how far they agree."""
     name = here.served.classifier(question.model)
-    return questions.explained(
-        await here.work.run(request, name, lambda: questions.explain(here.served.models[name], question, here.limits))
-    )
+    return questions.explained(await explanations(question, request, here, name))
+
+
+async def explanations(question: ExplainText, request: Request, here: State, name: str) -> list[Explanation]:
+    """The explanations of a text, in the same passes as those of other requests that wait for the same methods."""
+    model, key = here.served.models[name], ("explain", questions.kind_of(question))
+
+    def work(asked: list[ExplainText]) -> list[list[Explanation]]:
+        return questions.explain_together(model, asked, here.limits)
+
+    return await here.work.run_together(request, name, key, question, work)
 
 
 async def edit(question: EditText, request: Request, here: Here) -> Edited:

@@ -53,7 +53,7 @@ def create_app(
         redoc_url=None,
         lifespan=_lifespan,
         middleware=[
-            Middleware(Guard, hosts=hosts, token=token, body=limits.body),
+            Middleware(Guard, hosts=hosts, token=token, body=limits.body, patience=limits.patience),
             Middleware(GZipMiddleware, minimum_size=1000),
         ],
     )

@@ -8,7 +8,8 @@ from threading import Lock
 
 from salience.errors import BadInput
 from salience.generation.runs import AnswerRun, open_answers
-from salience.runs.browsing import Browser
+from salience.runs.browsing import Browser, Page, Query
+from salience.runs.faithfulness import Faithfulness, find_evaluation
 from salience.runs.folder import ANSWERS, EXPLANATIONS, Parts, read_manifest
 from salience.server.problems import Refused
 from salience.server.schemas import Report, RunFolder
@@ -86,6 +87,17 @@ class Folders:
                     self._browsers.pop(next(iter(self._browsers)))
                 self._browsers[path] = opened
             return self._browsers[path]
+
+    def evaluation(self, name: str) -> Faithfulness | None:
+        """The evaluation of a run, from a folder in it or beside it."""
+        path, root = self.place(name), self.roots[name.split("/")[0]]
+        near = [path, *([path.parent] if path != root else [])]
+        folders = [one for place in near for one in sorted(place.iterdir()) if one.is_dir() and not one.is_symlink()]
+        return find_evaluation(self.browser(name).run, folders)
+
+    def page(self, name: str, query: Query) -> Page:
+        """A page of the texts of a run."""
+        return self.browser(name).page(query, self.evaluation(name) if query.faithful else None)
 
     def answers(self, name: str) -> AnswerRun:
         """A run of explained answers."""

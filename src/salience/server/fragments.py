@@ -4,8 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
+from starlette.concurrency import run_in_threadpool
 
 from salience.server import questions
+from salience.server.api import explanations
 from salience.server.rendering import render
 from salience.server.schemas import EditText, OfText, ShowAnswer, ShowHead, ShowModels, ShowText
 from salience.server.state import State, state_of
@@ -18,12 +20,13 @@ Here = Annotated[State, Depends(state_of)]
 async def explain(question: ShowText, request: Request, here: Here) -> HTMLResponse:
     name = here.served.classifier(question.model)
 
-    def work() -> str:
-        explanations = questions.explain(here.served.models[name], question, here.limits)
-        pairs = [(a.one, a.other, a.spearman) for a in questions.agreement(explanations)]
-        return articles(explanations, question.level, question.view) + comparison.agreement(pairs)
+    row = await explanations(question, request, here, name)
 
-    return HTMLResponse(await here.work.run(request, name, work))
+    def shown() -> str:
+        pairs = [(a.one, a.other, a.spearman) for a in questions.agreement(row)]
+        return articles(row, question.level, question.view) + comparison.agreement(pairs)
+
+    return HTMLResponse(await run_in_threadpool(shown))
 
 
 async def edit(question: EditText, request: Request, here: Here) -> HTMLResponse:

@@ -4,11 +4,13 @@ A page of another site can make a browser send requests to this server. It canno
 that resolves to this address is refused), nor hide that it is another site, nor send JSON without being asked first.
 """
 
+from asyncio import wait_for
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
 from ipaddress import ip_address
 from secrets import compare_digest
+from time import monotonic
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -69,6 +71,7 @@ class Guard:
     hosts: frozenset[str]
     token: str | None
     body: int
+    patience: float
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -114,12 +117,18 @@ class Guard:
         return None
 
     def _measured(self, receive: Receive) -> Receive:
-        """The same messages; a body that is longer than announced is refused."""
-        seen = 0
+        """The same messages; a body that is longer than announced, or that does not end, is refused."""
+        seen, begin, complete = 0, monotonic(), False
 
         async def measured() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, complete
+            if complete:  # only the end of the connection is left to wait for
+                return await receive()
+            try:
+                message = await wait_for(receive(), self.patience - (monotonic() - begin))
+            except TimeoutError:
+                raise HTTPException(408, f"the request did not end within {self.patience:g} s; send it again") from None
+            complete = not message.get("more_body", False)
             seen += len(message.get("body", b""))
             if seen > self.body:
                 raise HTTPException(413, f"the request is longer than {self.body:,} bytes; shorten the text")

@@ -11,10 +11,14 @@ class Limits:
     """Of a text, a prompt or all messages of a chat."""
     body: int = 2**20
     """Bytes of a request."""
+    patience: float = 30.0
+    """Seconds in which a request must arrive."""
     methods: int = 8
     """Methods of one request."""
     workers: int = 2
     """Requests that one model works on at once. Their passes take turns."""
+    together: int = 16
+    """Waiting requests for the same explanations that are worked on in the same passes."""
     waiting: int = 64
     """Requests that wait for one model."""
     seconds: float = 60.0

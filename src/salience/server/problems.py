@@ -13,6 +13,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {
         (400, "The body is not JSON, or the request cannot be fulfilled"),
         (403, "Sent by another site, or without the token"),
         (404, "Not found"),
+        (408, "Did not arrive in time"),
         (413, "Too long"),
         (415, "Not application/json"),
         (422, "A value is missing, unknown or of a wrong type"),

@@ -1,5 +1,6 @@
 """What is asked about a text, answered by the library: predictions, explanations, edits, attention, answers."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import isnan
@@ -70,13 +71,30 @@ def prediction(e: Explanation) -> Prediction:
 
 def explain(model: Model, question: ExplainText, limits: Limits) -> list[Explanation]:
     """The explanations of a text by each method."""
+    (row,) = explain_together(model, [question], limits)
+    return row
+
+
+def explain_together(model: Model, questions: Sequence[ExplainText], limits: Limits) -> list[list[Explanation]]:
+    """The explanations of several texts by the same methods and settings, in the same passes."""
+    first, methods = questions[0], chosen_methods(questions[0], limits)
+    targets = [as_target(one.target, one.against, one.kind) for one in questions]
+    texts = [text_of(one, limits) for one in questions]
+    configured = prepare(methods, settings(methods, first))
+    return list(explain_each(model, texts, configured, targets, window=len(texts)))
+
+
+def chosen_methods(question: ExplainText, limits: Limits) -> list[str]:
+    """The names of the methods of a question."""
     if len(question.methods) > limits.methods:
         raise BadInput(f"{len(question.methods)} methods at once; choose at most {limits.methods}")
-    methods = [choose(name, [m.__name__ for m in METHODS], "method") for name in dict.fromkeys(question.methods)]
-    target = as_target(question.target, question.against, question.kind)
-    configured = prepare(methods, settings(methods, question))
-    (row,) = explain_each(model, [text_of(question, limits)], configured, [target], window=1)
-    return row
+    return [choose(name, [m.__name__ for m in METHODS], "method") for name in dict.fromkeys(question.methods)]
+
+
+def kind_of(question: ExplainText) -> str:
+    """What must be the same in questions that are answered together: all but the text and the target."""
+    shared = {"methods": question.methods, "settings": question.settings, "layer": question.layer}
+    return json.dumps(shared, sort_keys=True, default=str)
 
 
 def settings(methods: Sequence[str], question: ExplainText) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from salience.views.evaluation import plain
 
 Here = Annotated[State, Depends(state_of)]
 RunName = Annotated[str, Query(description="The name of a run, as listed", max_length=500)]
-Sort = Literal["row", "confidence", "-confidence", "disagreement", "length", "-length"]
+Sort = Literal["row", "confidence", "-confidence", "disagreement", "faithfulness", "length", "-length"]
 
 
 def question(
@@ -22,12 +22,19 @@ def question(
     label: Annotated[str | None, Query(max_length=200, description="The true label")] = None,
     prediction: Annotated[str | None, Query(max_length=200)] = None,
     wrong: Annotated[bool, Query(description="Only texts whose prediction is not their label")] = False,
+    opposed: Annotated[
+        bool, Query(description="Only texts on which the methods disagree: mean rank correlation not above 0")
+    ] = False,
+    low: Annotated[
+        bool, Query(description="Only texts whose explanation is no more faithful than random scores")
+    ] = False,
+    method: Annotated[str | None, Query(max_length=200, description="The method whose faithfulness is meant")] = None,
     sort: Sort = "row",
     first: Annotated[int, Query(ge=0, le=10**9, description="How many texts to skip")] = 0,
     count: Annotated[int, Query(ge=1, le=LARGEST, description="How many texts to return")] = 50,
 ) -> Question:
     """Which texts, from the parameters of a request; empty ones are not set."""
-    return Question(search, label or None, prediction or None, wrong, sort, first, count)
+    return Question(search, label or None, prediction or None, wrong, opposed, low, method or None, sort, first, count)
 
 
 async def runs(request: Request, here: Here) -> list[RunFolder]:
@@ -37,7 +44,7 @@ async def runs(request: Request, here: Here) -> list[RunFolder]:
 
 async def texts(run: RunName, asked: Annotated[Question, Depends(question)], request: Request, here: Here) -> RunPage:
     """A page of the texts of a run."""
-    page = await here.work.run(request, READING, lambda: here.folders.browser(run).page(asked))
+    page = await here.work.run(request, READING, lambda: here.folders.page(run, asked))
     return RunPage(total=page.total, of=page.of, rows=[RunRow(**asdict(line)) for line in page.lines])
 
 

@@ -8,7 +8,9 @@ from fastapi.responses import HTMLResponse, Response
 
 from salience.runs.browsing import ORDERS
 from salience.runs.browsing import Query as Question
+from salience.runs.faithfulness import Faithfulness
 from salience.runs.folder import ANSWERS
+from salience.runs.run import Run
 from salience.server.navigation import places
 from salience.server.rendering import render
 from salience.server.run_api import RunName, question
@@ -24,6 +26,7 @@ NAMES = {
     "confidence": "least confident first",
     "-confidence": "most confident first",
     "disagreement": "methods disagree most",
+    "faithfulness": "least faithful first",
     "length": "shortest first",
     "-length": "longest first",
 }
@@ -42,7 +45,8 @@ async def run(
 ) -> HTMLResponse:
     """The table of one run."""
     browser = here.folders.browser(run)
-    page = await here.work.run(request, READING, lambda: browser.page(asked))
+    page = await here.work.run(request, READING, lambda: here.folders.page(run, asked))
+    evaluation = here.folders.evaluation(run)
     return render(
         "run.html",
         title=label(run),
@@ -52,11 +56,18 @@ async def run(
         known=browser.run,
         page=page,
         asked=asked,
-        orders=[(order, NAMES[order]) for order in ORDERS],
+        orders=[(order, NAMES[order]) for order in ORDERS if order not in _missing(browser.run, evaluation)],
+        evaluation=evaluation,
         labels=browser.labels(),
         predictions=browser.predictions(),
         link=lambda first: f"/run?{urlencode({**_given(request), 'first': max(0, first)})}",
     )
+
+
+def _missing(run: Run, evaluation: Faithfulness | None) -> list[str]:
+    """The orders that a run cannot be shown in."""
+    alone = ["disagreement"] if len(run.methods) < 2 else []
+    return [*alone, *(["faithfulness"] if evaluation is None else [])]
 
 
 def _given(request: Request) -> dict[str, str]:

@@ -206,7 +206,8 @@ class RunRow(BaseModel):
     prediction: str
     confidence: float
     wrong: bool | None
-    disagreement: float | None = Field(description="Known if the texts are sorted by it")
+    disagreement: float | None = Field(description="Known if the texts are filtered or sorted by it")
+    faithfulness: float | None = Field(description="Known if the texts are filtered or sorted by it")
 
 
 class RunPage(BaseModel):

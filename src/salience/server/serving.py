@@ -41,10 +41,18 @@ def serve(
             raise BadInput("a model is named twice; name each once")
         loaded = {one.name: one.load() for one in checkpoints}
         hosts = host_names(host, actual, names)
+        share_cores(limits.workers)
         app = create_app(loaded, folders=folders, limits=limits, token=token, hosts=hosts)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{actual}/"
         _run(app, listening, lambda: ready(f"{address}?token={token}" if token else address))
+
+
+def share_cores(workers: int) -> None:
+    """Let the passes that run at once share the cores: threads that compete for a core wait for each other."""
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,10 +1,10 @@
 """Work in threads: bounded for each model, ended when it takes too long or when nobody waits for it any more."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from threading import Event
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event, Lock
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from salience.core.executor import watching
 from salience.server.limits import Limits
 from salience.server.problems import Refused
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 POLL = 0.25
@@ -24,12 +25,36 @@ class Cancelled(Exception):
     """Work that was ended before it was done."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What one of several requests asks, that can be worked on together."""
+
+    item: Any
+    stop: Event
+    result: "Future[Any]" = field(default_factory=Future[Any])
+
+
 class Line:
     """The threads of one model, and how many requests wait for them."""
 
     def __init__(self, name: str, limits: Limits) -> None:
         self.name, self.limits, self.present = name, limits, 0
         self._threads: ThreadPoolExecutor | None = None
+        self._groups: dict[Any, list[_Place]] = {}
+        self._grouping = Lock()
+
+    def join(self, key: object, place: _Place) -> None:
+        """Wait with the other requests of the same kind."""
+        with self._grouping:
+            self._groups.setdefault(key, []).append(place)
+
+    def take(self, key: object) -> list[_Place]:
+        """Some of the requests of one kind that wait, the earliest first; none if another thread took them."""
+        with self._grouping:
+            waiting = self._groups.pop(key, [])
+            if rest := waiting[self.limits.together :]:
+                self._groups[key] = rest
+            return waiting[: self.limits.together]
 
     @property
     def threads(self) -> ThreadPoolExecutor:
@@ -65,10 +90,26 @@ class Work:
 
     async def run(self, request: Request, name: str, work: Callable[[], Result]) -> Result:
         """Run a function in a thread of a model, and end it if the client goes away or it takes too long."""
-        line, stop, begin = self.lines[name], Event(), monotonic()
+        line, stop = self.lines[name], Event()
         line.enter()
-        future = asyncio.get_running_loop().run_in_executor(line.threads, stoppable(work, stop))
+        future = asyncio.get_running_loop().run_in_executor(line.threads, stoppable(work, stop.is_set))
         future.add_done_callback(line.leave)
+        return await self._followed(request, future, stop)
+
+    async def run_together(
+        self, request: Request, name: str, key: object, item: Item, work: Callable[[list[Item]], list[Result]]
+    ) -> Result:
+        """The same for a function of several items: requests of the same ``key`` that wait are worked on at once."""
+        line, place = self.lines[name], _Place(item, Event())
+        line.enter()
+        line.join(key, place)
+        line.threads.submit(_work_on, line, key, work)
+        future = asyncio.wrap_future(place.result)
+        future.add_done_callback(line.leave)
+        return await self._followed(request, future, place.stop)
+
+    async def _followed(self, request: Request, future: "asyncio.Future[Result]", stop: Event) -> Result:
+        begin = monotonic()
         try:
             while not (await asyncio.wait({future}, timeout=POLL))[0]:
                 if monotonic() - begin > self.limits.seconds:
@@ -91,11 +132,39 @@ def _read(future: "asyncio.Future[Any]") -> None:
         future.exception()
 
 
-def stoppable(work: Callable[[], Result], stop: Event) -> Callable[[], Result]:
-    """The same work; it ends before its next pass once ``stop`` is set."""
+def _work_on(line: Line, key: object, work: Callable[[list[Any]], list[Any]]) -> None:
+    """Work on the requests of one kind that wait. If that fails, each is worked on alone, and has its own error."""
+    places = [place for place in line.take(key) if place.result.set_running_or_notify_cancel()]
+    if not places:
+        return
+    try:
+        results = stoppable(lambda: work([place.item for place in places]), lambda: _all_gone(places))()
+    except Exception as error:
+        for place in places:
+            _alone(place, work, error if len(places) == 1 else None)
+        return
+    for place, result in zip(places, results, strict=True):
+        place.result.set_result(result)
+
+
+def _all_gone(places: Sequence[_Place]) -> bool:
+    return all(place.stop.is_set() for place in places)
+
+
+def _alone(place: _Place, work: Callable[[list[Any]], list[Any]], error: Exception | None) -> None:
+    try:
+        if error is not None:
+            raise error
+        place.result.set_result(stoppable(lambda: work([place.item]), place.stop.is_set)()[0])
+    except Exception as own:
+        place.result.set_exception(own)
+
+
+def stoppable(work: Callable[[], Result], stopped: Callable[[], bool]) -> Callable[[], Result]:
+    """The same work; it ends before its next pass once it is stopped."""
 
     def watch(_done: int, _total: int) -> None:
-        if stop.is_set():
+        if stopped():
             raise Cancelled
 
     def run() -> Result:

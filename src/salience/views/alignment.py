@@ -5,7 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from salience.core.shares import percent
-from salience.views.pages import document, table
+from salience.views.pages import document, listed, table
 from salience.views.trials import Table
 
 if TYPE_CHECKING:
@@ -61,5 +61,4 @@ def _chosen(one: "AlignedHeads") -> str:
 
 def page(name: str, results: "Sequence[AlignedHeads]") -> str:
     """A self-contained HTML page."""
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes(results))
-    return document(escape(TITLE), f"<p>{escape(name)}</p>", table(*alignment_table(results)), f"<ul>{items}</ul>")
+    return document(escape(TITLE), f"<p>{escape(name)}</p>", table(*alignment_table(results)), listed(notes(results)))

@@ -16,9 +16,10 @@ from salience.audits.auditor import Audit
 from salience.audits.erasure import RANKINGS
 from salience.audits.finding import Finding, Measure
 from salience.audits.weights import SAME_OUTPUT
-from salience.views.charts import drawn, legible
+from salience.views import plots
 from salience.views.evaluation import plain
-from salience.views.pages import document, figure, table
+from salience.views.pages import chart, document, listed, parts, table
+from salience.views.plots import Axis
 from salience.views.twins import CHARTS as TWIN_CHARTS
 
 MARKS = {"explanation": "as for an explanation", "no explanation": "not as for an explanation", "unclear": "unclear"}
@@ -26,8 +27,6 @@ MARKS = {"explanation": "as for an explanation", "no explanation": "not as for a
 
 TITLE = "Is its attention an explanation?"
 CLOSING = "What this attention can and cannot be used for"
-INK, LIGHT, GREY = "#2f6fab", "#b9d3ec", "#666666"
-WIDTH, HEIGHT, FONT = 640, 340, 13
 
 
 def terminal(audit: Audit) -> RenderableType:
@@ -74,7 +73,7 @@ def page(audit: Audit) -> str:
 
 def fragment(audit: Audit) -> str:
     """The table and what attention can be used for, without charts: for a notebook cell."""
-    return f"<p><b>{escape(heading(audit))}</b></p>{_table(audit)}{_closing(audit)}"
+    return parts(f"<style>{_STYLE}</style><p><b>{escape(heading(audit))}</b></p>", _table(audit), _closing(audit))
 
 
 def _table(audit: Audit) -> str:
@@ -87,22 +86,17 @@ def _table(audit: Audit) -> str:
 
 
 def _closing(audit: Audit) -> str:
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in audit.summary)
-    return f"<h2>{CLOSING}</h2><ul>{sentences}</ul>"
+    return f"<h2>{CLOSING}</h2>{listed(audit.summary)}"
 
 
-_STYLE = (
-    ".report td { white-space: pre-line; } .report tbody th { white-space: normal; min-width: 11rem; } "
-    "li { margin: .5rem 0; }"
-)
+_STYLE = ".report td { white-space: pre-line; } .report tbody th { white-space: normal; min-width: 11rem; }"
 
 
 def _section(finding: Finding) -> str:
     draw = CHARTS.get(finding.test)
-    picture = "" if draw is None else figure(drawn(legible(draw(finding)), "svg"))
     rows = [(m.name, str(m), str(m.estimate.n)) for m in finding.measures]
     return (
-        f"<h2>{escape(finding.question)}</h2><p>{escape(finding.answer)}</p>{picture}"
+        f"<h2>{escape(finding.question)}</h2><p>{escape(finding.answer)}</p>{'' if draw is None else draw(finding)}"
         f"{table(('measure', 'mean or share, 95 % interval', 'texts'), rows)}{_by_label(finding)}"
     )
 
@@ -118,83 +112,50 @@ def _by_label(finding: Finding) -> str:
 # ------------------------------------------------------------------------------------------------------ charts
 
 
-def _scatter(finding: Finding, y: str, marks: Mapping[str, float]) -> Any:
-    """One point per text, over its largest attention weight; ``marks`` are lines across, with their labels."""
-    import altair as alt
-
+def _scatter(finding: Finding, y: str, marks: Mapping[str, float]) -> str:
+    """One point per text, over its largest attention weight; ``marks`` are lines across, with their names."""
     x = "largest attention weight"
-    pairs = zip(finding.measure(x).values, finding.measure(y).values, strict=True)
-    values = [{"x": a, "y": b} for a, b in pairs if not isnan(a) and not isnan(b)]
-    highest = max((*marks.values(), *(value["y"] for value in values))) * 1.05
-    # Labels stand on the right, outside of the points.
-    lines = alt.Chart(alt.Data(values=[{"y": at, "label": label} for label, at in marks.items()])).encode(y="y:Q")
-    points = (
-        alt.Chart(alt.Data(values=values), width=WIDTH, height=HEIGHT)
-        .mark_circle(size=45, opacity=0.5, color=INK)
-        .encode(
-            x=alt.X("x:Q", title=f"{x} of a text", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=10)),
-            y=alt.Y("y:Q", title=y, scale=alt.Scale(domain=[0, highest], nice=False)),
-        )
-    )
-    rules = lines.mark_rule(color=GREY, strokeDash=[5, 4])
-    labels = lines.mark_text(align="left", dx=6, color=GREY, fontSize=FONT).encode(text="label:N", x=alt.value(WIDTH))
-    return rules + points + labels
+    pairs = list(zip(finding.measure(x).values, finding.measure(y).values, strict=True))
+    made = plots.scatter(pairs, Axis(f"{x} of a text", ends=(0, 1)), Axis(y), marks)
+    rows = [(str(number), f"{a:.3f}", f"{b:.3f}") for number, (a, b) in enumerate(pairs, 1)]
+    return chart(plots.svg(made), f"{y} of each text over its {x}", (("text", x, y), rows))
 
 
-def _boxes(measures: Mapping[str, Measure], title: str) -> Any:
+def _boxes(measures: Mapping[str, Measure], title: str) -> str:
     """A box plot for each measure, in one column, with its mean beside it."""
-    import altair as alt
-
-    values = [{"what": name, "value": v} for name, m in measures.items() for v in m.values if not isnan(v)]
-    means = [{"what": name, "label": f"mean {m.mean}"} for name, m in measures.items() if not isnan(m.estimate.mean)]
-    form = "%" if any(m.kind == "share" for m in measures.values()) else alt.Undefined
-    y = alt.Y("what:N", title=None, sort=list(measures), axis=alt.Axis(labelLimit=320))
-    boxes = (
-        alt.Chart(alt.Data(values=values), width=WIDTH, height=44 * len(measures))
-        .mark_boxplot(
-            extent=1.5,
-            size=22,
-            box={"fill": LIGHT, "stroke": INK},
-            median={"stroke": INK, "strokeWidth": 3, "fill": INK},
-            rule={"stroke": INK},
-            outliers={"stroke": INK, "size": 25},
-        )
-        .encode(x=alt.X("value:Q", title=title, axis=alt.Axis(tickCount=10, format=form)), y=y)
-    )
-    labels = (
-        alt.Chart(alt.Data(values=means))
-        .mark_text(align="left", dx=6, color=GREY, fontSize=FONT)
-        .encode(text="label:N", x=alt.value(WIDTH), y=y)
-    )
-    return boxes + labels
+    values = {name: m.values for name, m in measures.items()}
+    beside = {name: f"mean {m.mean}" for name, m in measures.items() if not isnan(m.estimate.mean)}
+    share = any(m.kind == "share" for m in measures.values())
+    made = plots.boxes(values, beside, Axis(title, "%" if share else ""))
+    return chart(plots.svg(made), title, plots.quartiles(values))
 
 
-def _correlation(finding: Finding) -> Any:
+def _correlation(finding: Finding) -> str:
     return _boxes({m.name: m for m in finding.measures[1:4]}, "Kendall's τ of each text")
 
 
-def _permutation(finding: Finding) -> Any:
+def _permutation(finding: Finding) -> str:
     return _scatter(finding, "median change of the output (TVD)", {"counts as the same": SAME_OUTPUT})
 
 
-def _adversary(finding: Finding) -> Any:
+def _adversary(finding: Finding) -> str:
     return _scatter(finding, "distance reached (JSD)", {"far": FAR, "ln 2, the most": log(2)})
 
 
-def _erasure(finding: Finding) -> Any:
+def _erasure(finding: Finding) -> str:
     names = {name: finding.measure(f"fraction to flip, {name}") for name in RANKINGS}
     return _boxes(names, "weights erased until the decision flips")
 
 
-def _intervention(finding: Finding) -> Any:
+def _intervention(finding: Finding) -> str:
     return _boxes({m.name: m for m in finding.measures}, "how far it moves in each text")
 
 
-def _comparison(finding: Finding) -> Any:
+def _comparison(finding: Finding) -> str:
     return _boxes({m.name.partition(", ")[2]: m for m in finding.measures[1:]}, "comprehensiveness of each text")
 
 
-CHARTS: Mapping[str, Callable[[Finding], Any]] = {
+CHARTS: Mapping[str, Callable[[Finding], str]] = {
     "correlation": _correlation,
     "permutation": _permutation,
     "adversary": _adversary,

@@ -145,17 +145,6 @@ def picture(explanations: Sequence[Explanation], kind: str, *, level: str = "wor
     return drawn(chart(explanations, level=level, view=view), kind)
 
 
-def legible(made: Any) -> Any:
-    """A chart with text in the size of a page's own."""
-    text = {"labelFontSize": PLAIN, "titleFontSize": PLAIN, "titleFontWeight": "normal"}
-    return (
-        made.configure_axis(**text)
-        .configure_header(**text)
-        .configure_legend(labelFontSize=PLAIN, titleFontSize=PLAIN)
-        .configure_view(stroke=None)
-    )
-
-
 def drawn(made: Any, kind: str) -> bytes:
     """Render an altair chart as the bytes of a PNG or an SVG."""
     import altair as alt

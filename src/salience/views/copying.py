@@ -1,20 +1,22 @@
 """Views of copying: which runs learn to attend, as a table, curves and a page."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from salience.core.stats import Estimate
-from salience.views.charts import drawn
+from salience.views import plots
+from salience.views.pages import panels
+from salience.views.plots import Axis, Line
+from salience.views.schemes import BLUE, ORANGE
 from salience.views.trials import Table, page
 
 if TYPE_CHECKING:
-    from salience.dynamics.copying import Copying
+    from salience.dynamics.copying import Copying, CopyPoint
     from salience.dynamics.heads import Group, Heads
 
 KINDS = {"permutation": "permutations of {n}", "iid": "i.i.d. from {n}", "distinct": "{n} of {m}"}
 GROUPS: "Mapping[Group, str]" = {"bad": "bad heads", "rescued": "bad heads and a good one", "random": "any heads"}
 TITLE = "Copying: can attention be learnt without co-occurrence?"
-COLOURS = {"learnt": "#2f6f9f", "failed": "#d9822b"}
 
 
 def kind_name(kind: str, length: int) -> str:
@@ -99,69 +101,63 @@ def _span(values: Sequence[float], form: str = "{:.2f}") -> str:
     return " to ".join(ends) or "–"
 
 
-def copying_chart(result: "Copying", kind: str) -> bytes:
-    """Token accuracy and attention accuracy of every run against the step, one column per kind of sequences."""
-    values = [
-        {
-            "sequences": kind_name(run.kind, result.recipe.length),
-            "run": f"{run.kind} {run.seed}",
-            "result": "learnt" if run.learnt else "failed",
-            "step": point.step,
-            "measure": measure,
-            "value": value,
-        }
-        for run in result.runs
-        for point in run.curve
-        for measure, value in (("token accuracy", point.accuracy), ("attention accuracy", point.attention))
-    ]
-    return drawn(_curves(values, [kind_name(k, result.recipe.length) for k in result.kinds]), kind)
+def copying_charts(result: "Copying") -> str:
+    """Token accuracy and attention accuracy of every run against the step, one panel per kind of sequences."""
+    groups = {
+        kind_name(kind, result.recipe.length): [(f"seed {run.seed}", run.learnt, run.curve) for run in result.of(kind)]
+        for kind in result.kinds
+    }
+    return _curves(groups)
 
 
-def heads_chart(result: "Heads", kind: str) -> bytes:
+def heads_charts(result: "Heads") -> str:
     """Token accuracy and attention accuracy of models with eight heads against the step."""
-    values = [
-        {
-            "sequences": GROUPS[draw.group],
-            "run": f"{draw.group} {draw.draw}",
-            "result": "learnt" if draw.learnt else "failed",
-            "step": point.step,
-            "measure": measure,
-            "value": value,
-        }
-        for draw in result.draws
-        for point in draw.curve
-        for measure, value in (("token accuracy", point.accuracy), ("attention accuracy", point.attention))
+    groups = {
+        GROUPS[group]: [(f"model {draw.draw}", draw.learnt, draw.curve) for draw in draws]
+        for group in GROUPS
+        if (draws := result.of(group))
+    }
+    return _curves(groups)
+
+
+LEGEND = "Each line is one run. Solid blue runs learnt the task; dashed orange ones failed."
+
+
+def _curves(groups: "Mapping[str, Sequence[tuple[str, bool, Sequence[CopyPoint]]]]") -> str:
+    """Two panels for each group of runs, and the last numbers of every run behind them."""
+    charts: dict[str, bytes] = {}
+    for measure in ("accuracy", "attention"):
+        for group, runs in groups.items():
+            series = [
+                Line(
+                    name,
+                    [point.step for point in curve],
+                    [getattr(point, measure) for point in curve],
+                    BLUE if learnt else ORANGE,
+                    not learnt,
+                )
+                for name, learnt, curve in runs
+            ]
+            made = plots.bare(series, Axis("step"), Axis("", ends=(0, 1)))
+            charts[f"{MEASURED[measure]}, {group}"] = plots.svg(made)
+    rows = [
+        (group, name, "learnt" if learnt else "failed", f"{curve[-1].accuracy:.3f}", f"{curve[-1].attention:.3f}")
+        for group, runs in groups.items()
+        for name, learnt, curve in runs
     ]
-    return drawn(_curves(values, list(GROUPS.values())), kind)
+    head = ("sequences", "run", "", "token accuracy at the end", "attention accuracy at the end")
+    return f"<p>{LEGEND}</p>{panels(charts, LEGEND, (head, rows))}"
 
 
-def _curves(values: Sequence[dict[str, Any]], columns: Sequence[str]) -> Any:
-    import altair as alt
-
-    return (
-        alt.Chart(alt.Data(values=list(values)), width=220, height=150)
-        .mark_line(strokeWidth=1.3, opacity=0.75)
-        .encode(
-            x=alt.X("step:Q", title="step"),
-            y=alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, 1])),
-            color=alt.Color(
-                "result:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
-            ),
-            detail="run:N",
-        )
-        .facet(
-            column=alt.Column("sequences:N", title=None, sort=list(columns)),
-            row=alt.Row("measure:N", title=None, sort=["token accuracy", "attention accuracy"]),
-        )
-    )
+MEASURED = {"accuracy": "token accuracy", "attention": "attention accuracy"}
 
 
 def copying_page(result: "Copying") -> str:
     """A self-contained HTML page."""
-    return page(TITLE, copying_table(result), copying_notes(result), copying_chart(result, "svg"))
+    return page(TITLE, copying_table(result), copying_notes(result), copying_charts(result))
 
 
 def heads_page(result: "Heads") -> str:
     """A self-contained HTML page."""
     title = "Copying: does one good head rescue a model of eight?"
-    return page(title, heads_table(result), heads_notes(result), heads_chart(result, "svg"))
+    return page(title, heads_table(result), heads_notes(result), heads_charts(result))

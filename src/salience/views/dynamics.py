@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
+from itertools import cycle
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +14,21 @@ from rich.text import Text
 import salience
 from salience.core.characters import visible
 from salience.core.stats import Estimate
-from salience.views.charts import WIDTH, drawn, legible
+from salience.views import plots
 from salience.views.colours import LIGHT, hexadecimal, ink, shade
 from salience.views.evaluation import plain
-from salience.views.pages import document, figure, table
+from salience.views.pages import chart, document, listed, table
+from salience.views.plots import Axis, Line
+from salience.views.schemes import BLUE, CYCLE, ORANGE, SOFT
 
 if TYPE_CHECKING:
-    from salience.dynamics import Course, Dynamics, Flow, FollowedText, Order
+    from salience.dynamics import Dynamics, Flow, FollowedText, Order
 
 TITLE = "How attention came to be"
 COLUMNS = 4
 """Steps that the terminal shows of each text."""
 DRAWN = 24
 """The most words of a text that a chart shows."""
-RELEVANCE, ATTENTION, CONTROL = "#c8641b", "#2f6fab", "#9aa0a6"
 
 
 # ------------------------------------------------------------------------------------------------------ in words
@@ -128,94 +130,56 @@ def _text_json(text: "FollowedText") -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------ charts
 
 
-def _lines(values: Sequence[dict[str, Any]], y: str, *, domain: list[float] | None = None, height: int = 220) -> Any:
-    """Lines over steps, which are drawn further apart at the beginning of training."""
-    import altair as alt
-
-    scale = alt.Scale(zero=False) if domain is None else alt.Scale(domain=domain)
-    return (
-        alt.Chart(alt.Data(values=list(values)), width=WIDTH, height=height)
-        .mark_line(point={"size": 16})
-        .encode(
-            x=alt.X("step:Q", scale=alt.Scale(type="sqrt"), title="step (square root scale)"),
-            y=alt.Y("value:Q", title=y, scale=scale),
-        )
-    )
+STEPS = Axis("step (square root scale)", scale="sqrt")
+"""Steps are drawn further apart at the beginning of training."""
 
 
-def words_chart(steps: Sequence[int], text: "FollowedText", label: str) -> Any:
+def words_charts(steps: Sequence[int], text: "FollowedText", label: str) -> str:
     """Relevance of each word against the step, above attention of each word."""
-    import altair as alt
-
-    most = sorted(range(len(text.tokens)), key=lambda t: -float(text.attention[:, t].max()))[:DRAWN]
+    most = sorted(sorted(range(len(text.tokens)), key=lambda t: -float(text.attention[:, t].max()))[:DRAWN])
     names = {
         t: f"{text.tokens[t]} ({t + 1})" if text.tokens.count(text.tokens[t]) > 1 else text.tokens[t] for t in most
     }
-    colour = alt.Color("word:N", title=None, sort=[names[t] for t in sorted(most)])
-    panels = [
-        _lines(
-            [
-                {"step": step, "word": names[t], "value": float(x[i, t])}
-                for i, step in enumerate(steps)
-                for t in sorted(most)
-            ],
-            title,
-        ).encode(color=colour)
-        for x, title in ((text.relevance, f"relevance for {label}"), (text.attention, "attention"))
-    ]
-    return alt.vconcat(*panels)
+    hues = dict(zip(most, cycle(CYCLE), strict=False))
+    shown: list[str] = []
+    for values, title in ((text.relevance, f"relevance for {label}"), (text.attention, "attention")):
+        series = [Line(visible(names[t]), list(steps), values[:, t].tolist(), hues[t]) for t in most]
+        made = plots.svg(plots.lines(series, STEPS, Axis(visible(title)), height=240))
+        shown.append(chart(made, f"{visible(title)} of each word by step", plots.numbers(series, "step")))
+    return "".join(shown)
 
 
-def order_chart(order: "Order") -> Any:
+def order_chart(order: "Order") -> str:
     """How far relevance and attention separate keywords from other words, with intervals, against the step."""
-    import altair as alt
-
     courses = (order.relevance, order.attention, order.shuffled_relevance, order.shuffled_attention)
-    names = [course.name for course in courses]
-    scale = alt.Scale(domain=names, range=[RELEVANCE, ATTENTION, "#e0b48f", "#a9c4df"])
-    values = [value for course in courses for value in _course(order.steps, course)]
-    y = "P(keyword has grown more than another word)"
-    lines = _lines(values, y, height=300).encode(color=alt.Color("name:N", title=None, scale=scale))
-    band = (
-        alt.Chart(alt.Data(values=[v for v in values if v["name"] in names[:2]]))
-        .mark_area(opacity=0.18)
-        .encode(
-            x=alt.X("step:Q", scale=alt.Scale(type="sqrt")),
-            y=alt.Y("low:Q", title=y),
-            y2="high:Q",
-            color=alt.Color("name:N", scale=scale, legend=None),
+    hues = (ORANGE, BLUE, ORANGE, BLUE)
+    series = [
+        Line(
+            course.name,
+            list(order.steps),
+            [e.mean for e in course.by_step],
+            hue,
+            dashed=number > 1,
+            low=[e.low for e in course.by_step] if number < 2 else (),
+            high=[e.high for e in course.by_step] if number < 2 else (),
         )
-    )
-    return band + lines
-
-
-def _course(steps: Sequence[int], course: "Course") -> list[dict[str, Any]]:
-    return [
-        {"name": course.name, "step": step, "value": e.mean, **({} if isnan(e.low) else {"low": e.low, "high": e.high})}
-        for step, e in zip(steps, course.by_step, strict=True)
+        for number, (course, hue) in enumerate(zip(courses, hues, strict=True))
     ]
+    y = "P(keyword has grown more than another word)"
+    made = plots.svg(plots.lines(series, STEPS, Axis(y)))
+    return chart(made, f"{y}, by step", plots.numbers(series, "step"))
 
 
 def flow_chart(flow: "Flow") -> Any:
     """Relevance of a filler and a keyword, and attention to the keyword, of the two-token flow."""
-    import altair as alt
-
-    courses = {"relevance of the filler, b₀": flow.b0, "relevance of the keyword, b₁": flow.b1, "attention, p": flow.p}
-    values = [
-        {"t": float(t), "name": name, "value": float(x)}
-        for name, course in courses.items()
-        for t, x in zip(flow.t, course, strict=True)
-    ]
-    scale = alt.Scale(domain=list(courses), range=[CONTROL, RELEVANCE, ATTENTION])
-    return (
-        alt.Chart(alt.Data(values=values), width=420, height=260)
-        .mark_line()
-        .encode(
-            x=alt.X("t:Q", title="time"),
-            y=alt.Y("value:Q", title=None),
-            color=alt.Color("name:N", title=None, scale=scale),
-        )
+    courses = (
+        ("relevance of the filler, b₀", flow.b0, SOFT),
+        ("relevance of the keyword, b₁", flow.b1, ORANGE),
+        ("attention, p", flow.p, BLUE),
     )
+    times = [float(t) for t in flow.t]
+    series = [Line(name, times, [float(v) for v in course], hue) for name, course, hue in courses]
+    return plots.themed(plots.lines(series, Axis("time"), Axis(""), width=420, height=260))
 
 
 # ------------------------------------------------------------------------------------------------------ a page
@@ -223,7 +187,6 @@ def flow_chart(flow: "Flow") -> Any:
 
 def page(result: "Dynamics") -> str:
     """A self-contained HTML page without scripts: the answer, its chart, and a slider and charts for each text."""
-    told = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(result))
     texts = result.followed.texts[: result.asked]
     rows = [
         (name, "–" if course.first is None else f"{course.first:,}", _steps(course.half), _steps(course.half_size))
@@ -232,10 +195,10 @@ def page(result: "Dynamics") -> str:
     return document(
         escape(TITLE),
         f"<p>{escape(heading(result).removeprefix(TITLE + ': '))}. Created with salience {salience.__version__}.</p>",
-        f"<ul>{told}</ul>",
+        listed(sentences(result)),
         *(_section(result, number, text) for number, text in enumerate(texts)),
         f"<h2>Which comes first?</h2><p>{escape(EXPLAINED)}</p>",
-        figure(drawn(legible(order_chart(result.order)), "svg")),
+        order_chart(result.order),
         table(("", "above chance from step", "half-way by ranks at step, 95 % interval", "half-way by size"), rows),
         f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
         style=_STYLE + "".join(_frame_rules(len(result.followed.steps))),
@@ -253,8 +216,8 @@ EXPLAINED = (
 
 def _section(result: "Dynamics", number: int, text: "FollowedText") -> str:
     label = result.followed.labels[text.explained]
-    chart = figure(drawn(legible(words_chart(result.followed.steps, text, label)), "svg"))
-    return f"<h2>{escape(visible(text.text))}</h2>{slider(result.followed.steps, text, label, number)}{chart}"
+    moving = slider(result.followed.steps, text, label, number)
+    return f"<h2>{escape(visible(text.text))}</h2>{moving}{words_charts(result.followed.steps, text, label)}"
 
 
 def slider(steps: Sequence[int], text: "FollowedText", label: str, number: int = 0) -> str:

@@ -8,11 +8,9 @@ from dataclasses import asdict
 from html import escape
 from importlib.metadata import version
 from io import StringIO
-from itertools import product
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -21,9 +19,10 @@ from salience.core.characters import to_json as safe_json
 from salience.core.stats import MINIMUM
 from salience.evaluation.advice import TESTED, advice, details, plural, verdict
 from salience.evaluation.table import Cell, Evaluation
-from salience.methods import CONTROLS
-from salience.views.charts import drawn
-from salience.views.pages import document, figure, table
+from salience.views import plots
+from salience.views.pages import document, listed, panels, table
+from salience.views.plots import Axis, Line
+from salience.views.schemes import BLUE, SOFT
 
 ARROWS = {"higher": "↑", "lower": "↓"}
 STAR = "*"
@@ -197,18 +196,18 @@ def page(
 ) -> str:
     """A self-contained HTML page: the summary in words, the table, the charts, and what they were made from."""
     sentences = [*advice(evaluation), *notes]
-    pictures = [figure(points(evaluation, "svg"), fills=True)]
+    pictures = [points(evaluation)]
     if evaluation.curves:
-        pictures.append(f"<h2>Curves as tokens are erased</h2>{figure(curves(evaluation, 'svg'), fills=True)}")
+        pictures.append(f"<h2>Curves as tokens are erased</h2>{curves(evaluation)}")
     gaps = [(method, name, str(estimate)) for method, of in evaluation.gaps.items() for name, estimate in of.items()]
     gap_table = table(("method", "gap", "mean and 95 % interval"), gaps)
     return document(
         escape(title),
-        _listed(sentences),
+        listed(sentences),
         grid(evaluation),
         f"<p>{escape(legend(evaluation))}.</p>",
         *pictures,
-        f"<h2>Details by metric</h2>{_listed(details(evaluation))}",
+        f"<h2>Details by metric</h2>{listed(details(evaluation))}",
         f"<h2>Deviation from theoretical guarantees</h2>{gap_table}" if gaps else "",
         f"<h2>How this was made</h2>{table((), origin(evaluation, data, command))}",
         style=_TABLE,
@@ -217,10 +216,6 @@ def page(
 
 _TABLE = ".report td, .report thead th { font-size: .8rem; padding-inline-end: .6rem; }"
 """Seven metrics fit the page."""
-
-
-def _listed(sentences: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
 
 
 def origin(evaluation: Evaluation, data: str | None, command: str | None) -> list[tuple[str, str]]:
@@ -246,135 +241,52 @@ def grid(evaluation: Evaluation) -> str:
     return table(["", *(heading(evaluation, metric) for metric in evaluation.metrics)], rows(evaluation), bold=best)
 
 
-def points(evaluation: Evaluation, kind: str) -> bytes:
-    """One chart per metric: the mean of every method with its interval, and a line at the mean of random.
+def points(evaluation: Evaluation) -> str:
+    """One panel per metric: the mean of every method with its interval, and a line at the mean of random.
 
     Each axis spans the values that occur, not those from 0, so that differences can be seen.
     """
-    import altair as alt
+    charts: dict[str, bytes] = {}
+    for metric in evaluation.metrics:
+        cells = {method: evaluation.cells[method, metric] for method in evaluation.methods}
+        known = {method: cell.estimate for method, cell in cells.items() if cell.estimate.n}
+        floor = known["random"].mean if "random" in known else None
+        made = plots.means(
+            known,
+            Axis(""),
+            width=plots.SMALL - 70,
+            row=20,
+            quiet=list(evaluation.controls),
+            reference=floor,
+            written="",
+        )
+        charts[heading(evaluation, metric)] = plots.svg(made)
+    return panels(charts, "The mean of every method with its interval, by metric", None)
 
-    values = [
-        {
-            "method": c.method,
-            "metric": heading(evaluation, c.metric),
-            **{bound: plain(round(getattr(c.estimate, bound), 4)) for bound in ("mean", "low", "high")},
-            "control": c.method in evaluation.controls,
-        }
-        for c in evaluation.cells.values()
-        if c.estimate.n
+
+def curves(evaluation: Evaluation) -> str:
+    """For each metric, one panel per method: its mean curve before those of the others."""
+    return "".join(_curves(evaluation, metric, of) for metric, of in evaluation.curves.items())
+
+
+def _curves(evaluation: Evaluation, metric: str, of: Mapping[str, Sequence[float]]) -> str:
+    series = [
+        Line(
+            method,
+            [i / (len(curve) - 1) for i in range(len(curve))],
+            curve,
+            SOFT if method in evaluation.controls else BLUE,
+            method == "random",
+        )
+        for method, curve in of.items()
     ]
-    columns = min(3, len(evaluation.metrics))
-    base: Any = alt.Chart().encode(y=alt.Y("method:N", sort=list(evaluation.methods), title=None))
-    colour = alt.condition("datum.control", alt.value("#9aa1ab"), alt.value("#2f6f9f"))
-    x = alt.X("mean:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
-    floor: Any = alt.Chart().transform_filter("datum.method == 'random'").mark_rule(color="#b9bec6", strokeDash=[4, 3])
-    made = alt.layer(
-        floor.encode(x=x),
-        base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", color=colour),
-        base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=colour),
-        data=alt.Data(values=values),
-        width=(PAGE - 170) / columns - 20,
-        height=20 * len(evaluation.methods),
-    )
-    order = [heading(evaluation, metric) for metric in evaluation.metrics]
-    facets = alt.Facet("metric:N", title=None, sort=order, header=alt.Header(labelFontSize=13, labelFontWeight="bold"))
-    chart: Any = made.facet(facets, columns=columns).resolve_scale(x="independent")
-    return drawn(chart.configure_axis(labelFontSize=12, labelLimit=200), kind)
-
-
-PAGE = 1040
-"""The width of a chart that fills its card, in pixels."""
-
-HEIGHT = 300
-"""The height of the curves."""
-
-
-def curves(evaluation: Evaluation, kind: str) -> bytes:
-    """One chart per metric with the mean curve of every method, labelled where it is apart from the others."""
-    import altair as alt
-
-    columns = min(2, len(evaluation.curves))
-    width = PAGE / columns - 70
-    colour = alt.Color(
-        "method:N",
-        legend=None,
-        sort=list(evaluation.methods),
-        scale=alt.Scale(domain=list(evaluation.methods), range=colours(evaluation.methods)),
-    )
-    charts: list[Any] = []
-    for metric, of in evaluation.curves.items():
-        lines = [
-            {"method": method, "share": i / (len(curve) - 1), "value": value}
-            for method, curve in of.items()
-            for i, value in enumerate(curve)
-        ]
-        labels = [label._asdict() for label in _labels(of, width)]
-        x = alt.X(
-            "share:Q", title=f"share of tokens {DONE.get(metric, 'erased')}", axis=alt.Axis(format="%", tickCount=10)
-        )
-        y = alt.Y("value:Q", title=READ.get(metric, "probability"), scale=alt.Scale(zero=False))
-        text = alt.Chart(alt.Data(values=labels)).encode(x=x, y=y, text="method:N")
-        style: dict[str, Any] = {"fontSize": 12, "fontWeight": "bold", "align": "center", "baseline": "middle"}
-        charts.append(
-            alt.layer(
-                alt.Chart(alt.Data(values=lines)).mark_line().encode(x=x, y=y, color=colour),
-                text.mark_text(stroke="#fff", strokeWidth=4, **style),
-                text.mark_text(**style).encode(color=colour),
-                width=width,
-                height=HEIGHT,
-                title=heading(evaluation, metric),
-            )
-        )
-    chart: Any = alt.concat(*charts, columns=columns).resolve_scale(color="shared")
-    return drawn(chart.configure_axis(labelFontSize=12), kind)
+    x = Axis(f"share of tokens {DONE.get(metric, 'erased')}", "%", (0, 1), values=(0, 0.5, 1))
+    y = Axis(READ.get(metric, "probability"))
+    about = f"{heading(evaluation, metric)}: the curve of every method"
+    shown = panels(plots.spotlights(series, x, y), about, plots.numbers(series, x.title, at=".0%"))
+    note = "Each panel shows the curve of one method before the range of all of them; the dashed line is random."
+    return f"<h3>{escape(heading(evaluation, metric))}</h3><p>{note}</p>{shown}"
 
 
 DONE = {"hiding_area": "hidden", "revealing_area": "revealed", "insertion_area": "inserted"}
 READ = {"hiding_area": "share of decisions kept", "revealing_area": "share of decisions kept"}
-
-
-class _Label(NamedTuple):
-    """A label of a curve, in the units of the axes."""
-
-    method: str
-    share: float
-    value: float
-
-
-def _labels(of: Mapping[str, Sequence[float]], width: float) -> list[_Label]:
-    """Place a label for every curve, one after the other, far from the other curves and from earlier labels."""
-    every = np.array([*of.values()])
-    low, span = every.min(), np.ptp(every) or 1.0
-    last = every.shape[1] - 1
-    placed: list[tuple[float, float, float]] = []
-    labels: list[_Label] = []
-    for row, method in enumerate(of):
-        half = len(method) * 7 / 2 + 6
-        inner = [i for i in range(last + 1) if half <= width * i / last <= width - half] or [last // 2]
-        options: list[tuple[float, _Label, tuple[float, float, float]]] = []
-        for i, above in product(inner, (True, False)):
-            x, y = width * i / last, HEIGHT * (every[row, i] - low) / span + (11 if above else -11)
-            near = [j for j in range(last + 1) if abs(width * j / last - x) <= half]
-            others = HEIGHT * (np.delete(every, row, 0)[:, near] - low) / span
-            distance = float(np.abs(others - y).min(initial=60))
-            crowded = sum(abs(x - u) < half + other and abs(y - v) < 15 for u, other, v in placed)
-            outside = not 6 <= y <= HEIGHT - 6
-            score = distance - 1000 * crowded - 100 * outside
-            options.append((score, _Label(method, i / last, y * span / HEIGHT + low), (x, half, y)))
-        _, label, box = max(options, key=lambda option: option[0])
-        labels.append(label)
-        placed.append(box)
-    return labels
-
-
-PALETTE = (
-    *("#2f6f9f", "#d9822b", "#4c9a5b", "#b0413e", "#7b5ea7", "#8c6d4f", "#3aa6a6", "#c65d94", "#8a8f2d", "#5b6b82"),
-    *("#8fc1e3", "#f3bf80", "#9dd3a8", "#e59a97", "#c2addf", "#cfb397", "#8fdada", "#ecabcd", "#cbce70", "#111318"),
-)
-
-
-def colours(methods: Sequence[str]) -> list[str]:
-    """One colour per method; controls are grey."""
-    real = iter(PALETTE * (1 + len(methods) // len(PALETTE)))
-    greys = iter(("#6f7782", "#8d949e", "#a9afb8"))
-    return [next(greys) if method in CONTROLS else next(real) for method in methods]

@@ -1,11 +1,15 @@
 """Views of rationale models: accuracy against the share of the text that they read."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from salience.core.files import complete
+from salience.views import plots
 from salience.views.charts import drawn
+from salience.views.plots import Axis, Line
+from salience.views.schemes import CYCLE
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,11 +66,10 @@ def write_chart(results: "Sequence[RationaleResult]", path: Path) -> Path | None
 
 def curve(values: Sequence[dict[str, Any]], kind: str) -> bytes:
     """Accuracy against the share of tokens that are read, one line per data set."""
-    import altair as alt
-
-    base: Any = alt.Chart(alt.Data(values=list(values)), width=360, height=260).encode(
-        x=alt.X("selected:Q", title="share of tokens that the classifier reads", scale=alt.Scale(domain=[0, 1])),
-        y=alt.Y("accuracy:Q", scale=alt.Scale(zero=False)),
-        color=alt.Color("data:N", title="data"),
-    )
-    return drawn(base.mark_line(point=True), kind)
+    names = list(dict.fromkeys(row["data"] for row in values))
+    series: list[Line] = []
+    for name, hue in zip(names, cycle(CYCLE), strict=False):
+        own = sorted((row["selected"], row["accuracy"]) for row in values if row["data"] == name)
+        series.append(Line(name, [x for x, _ in own], [y for _, y in own], hue))
+    x = Axis("share of tokens that the classifier reads", "%", (0, 1))
+    return drawn(plots.themed(plots.lines(series, x, Axis("accuracy"))), kind)

@@ -5,8 +5,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from salience.errors import BadInput
+from salience.views import plots
 from salience.views.charts import drawn
-from salience.views.pages import document, figure, table
+from salience.views.pages import document, panels, table
+from salience.views.plots import Axis, Line
+from salience.views.schemes import BLUE
 
 if TYPE_CHECKING:
     from salience.training.distillation import DistillationResult
@@ -39,7 +42,7 @@ def page(result: "DistillationResult", *, title: str = "Trained with explanation
             ("", "at start" if result.course.get("method") == "rationale" else "teacher", "student"),
             [*measured, *tested],
         ),
-        f"<h2>By epoch</h2>{figure(through_epochs(result, 'svg'))}",
+        f"<h2>By epoch</h2>{through_epochs(result)}",
         f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.course.items()])}",
     )
 
@@ -48,28 +51,22 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def through_epochs(result: "DistillationResult", kind: str) -> bytes:
-    """One small chart per measure; epoch 0 is the teacher."""
-    import altair as alt
-
+def through_epochs(result: "DistillationResult") -> str:
+    """One panel per measure; epoch 0 is the teacher."""
     epochs = [(0, result.before), *((e.number, e.measures) for e in result.epochs)]
-    values = [
-        {"epoch": number, "measure": LABELS.get(name, name), "value": value}
-        for number, measures in epochs
-        for name, value in measures.items()
-    ]
-    if not values:
+    names = dict.fromkeys(name for _, measures in epochs for name in measures)
+    if not names:
         raise BadInput("there are no measures by epoch; pass validation texts")
-    chart: Any = (
-        alt.Chart(alt.Data(values=values), width=190, height=120)
-        .mark_line(point=True, color="#2f6f9f")
-        .encode(
-            x=alt.X("epoch:O", axis=alt.Axis(labelAngle=0)), y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False))
-        )
-        .facet(alt.Facet("measure:N", title=None, sort=list(LABELS.values())), columns=3)
-        .resolve_scale(y="independent", x="independent")
+    series = [
+        Line(LABELS.get(name, name), [n for n, m in epochs if name in m], [m[name] for _, m in epochs if name in m])
+        for name in sorted(names, key=lambda name: list(LABELS).index(name) if name in LABELS else len(LABELS))
+    ]
+    x = Axis("epoch", "d", values=[number for number, _ in epochs])
+    return panels(
+        {line.name: plots.panel(line, x) for line in series},
+        "Every measure by epoch",
+        plots.numbers(series, "epoch"),
     )
-    return drawn(chart, kind)
 
 
 def trade_off(results: "Mapping[str, DistillationResult]", kind: str, *, against: str = "agreement") -> bytes:
@@ -83,9 +80,9 @@ def trade_off(results: "Mapping[str, DistillationResult]", kind: str, *, against
     ]
     if not values:
         raise BadInput(f"no course has the measure {against}; pass validation texts")
-    base: Any = alt.Chart(alt.Data(values=values), width=360, height=260).encode(
+    base: Any = alt.Chart(alt.Data(values=values), width=480, height=320).encode(
         x=alt.X(f"{against}:Q", title=LABELS.get(against, against), scale=alt.Scale(zero=False)),
         y=alt.Y("accuracy:Q", title="accuracy on validation texts", scale=alt.Scale(zero=False)),
     )
-    points = base.mark_point(filled=True, size=70, color="#2f6f9f")
-    return drawn(points + base.mark_text(align="left", dx=8).encode(text="course:N"), kind)
+    points = base.mark_point(filled=True, size=70, color=BLUE)
+    return drawn(plots.themed(points + base.mark_text(align="left", dx=8, fontSize=13).encode(text="course:N")), kind)

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from salience.views.pages import document, figure, table
+from salience.views.pages import document, figure, listed, table
 from salience.views.trials import Table
 
 if TYPE_CHECKING:
@@ -47,13 +47,12 @@ def notes(result: "Translation") -> list[str]:
 
 def page(result: "Translation", maps: bytes | None = None) -> str:
     """A self-contained HTML page."""
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes(result))
     aligned = f"<h2>Alignment</h2>{table(*alignment_table(result))}" if result.aligned else ""
     shown = f"<h2>Which word made each word</h2>{figure(maps)}" if maps else ""
     return document(
         f"Translation: {escape(result.model)}",
         f"<h2>Agreement</h2>{table(*agreement_table(result))}",
         aligned,
-        f"<ul>{items}</ul>",
+        listed(notes(result)),
         shown,
     )

@@ -19,9 +19,10 @@ from salience.trials.agreement import MEASURES, Agreement
 from salience.trials.needle import NeedleResult
 from salience.trials.roar import RoarCurve, racu
 from salience.trials.shortcuts import ShortcutResult
-from salience.views.charts import drawn
-from salience.views.evaluation import as_facts, colours, plain
-from salience.views.pages import document, figure, table
+from salience.views import plots
+from salience.views.evaluation import as_facts, plain
+from salience.views.pages import chart, document, listed, table
+from salience.views.plots import Axis, Line
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The header and the rows."""
@@ -160,26 +161,15 @@ def _racu(name: str, curves: Mapping[str, RoarCurve]) -> str:
     return "–" if name == "random" or isnan(value) else f"{value:.3f}"
 
 
-def roar_chart(curves: Mapping[str, RoarCurve], kind: str) -> bytes:
-    """Mean accuracy by share of masked tokens, one line per method."""
-    import altair as alt
-
-    values = [
-        {"method": name, "share": share, "accuracy": curve.at(share).mean}
+def roar_chart(curves: Mapping[str, RoarCurve]) -> str:
+    """Mean accuracy by share of masked tokens, one line per method. The table stands above."""
+    hues = plots.coloured(list(curves))
+    series = [
+        Line(name, list(curve.shares), [curve.at(share).mean for share in curve.shares], hues[name], name in CONTROLS)
         for name, curve in curves.items()
-        for share in curve.shares
     ]
-    scale = alt.Scale(domain=list(curves), range=colours(list(curves)))
-    chart: Any = (
-        alt.Chart(alt.Data(values=values), width=480, height=280)
-        .mark_line(point=True)
-        .encode(
-            x=alt.X("share:Q", title="share of tokens masked before training", axis=alt.Axis(format="%")),
-            y=alt.Y("accuracy:Q", title="test accuracy", scale=alt.Scale(zero=False), axis=alt.Axis(format=".2f")),
-            color=alt.Color("method:N", title=None, scale=scale),
-        )
-    )
-    return drawn(chart, kind)
+    x = Axis("share of tokens masked before training", "%", values=next(iter(curves.values())).shares)
+    return chart(plots.svg(plots.lines(series, x, Axis("test accuracy", ".2f"))), "Test accuracy by share masked", None)
 
 
 def simulatability(agreement: Mapping[str, Spread]) -> Table:
@@ -222,9 +212,6 @@ def _trial(result: NeedleResult) -> dict[str, Any]:
     }
 
 
-def page(title: str, content: Table, notes: Sequence[str] = (), picture: bytes | None = None) -> str:
+def page(title: str, content: Table, notes: Sequence[str] = (), *charts: str) -> str:
     """A self-contained HTML page."""
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return document(
-        escape(title), table(*content), f"<ul>{items}</ul>" if items else "", figure(picture) if picture else ""
-    )
+    return document(escape(title), table(*content), listed(notes), *charts)

@@ -1,4 +1,4 @@
-"""Views of a study of heads: a grid of all heads, tables and sentences; for the terminal, HTML pages and JSON."""
+"""Views of what heads are good for: a grid of heads, tables and sentences; in the terminal, as HTML and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -13,10 +13,12 @@ import salience
 from salience.audits.heads import THRESHOLDS, Head, HeadStudy, RankAgreement, Role
 from salience.core.shares import percent
 from salience.core.stats import Estimate
-from salience.views.charts import drawn, legible
+from salience.views import plots
 from salience.views.colours import Colour, hexadecimal, ink
 from salience.views.evaluation import plain
-from salience.views.pages import document, figure, table
+from salience.views.pages import chart, document, listed, table
+from salience.views.plots import Axis, Line
+from salience.views.schemes import BLUE, INK, SOFT
 from salience.views.trials import Table
 
 TITLE = "What are its attention heads good for?"
@@ -233,19 +235,16 @@ def to_json(study: HeadStudy) -> dict[str, Any]:
 
 def page(study: HeadStudy) -> str:
     """A self-contained HTML page."""
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes(study))
     curve = ""
     if study.pruning is not None:
-        chart = figure(drawn(legible(_curve(study)), "svg"))
-        curve = f"<h2>How many can be removed?</h2>{chart}{table(*pruning_table(study))}"
+        curve = f"<h2>How many can be removed?</h2>{_curve(study)}{table(*pruning_table(study))}"
     return document(
         escape(TITLE),
         f"<p>{escape(heading(study))}. Created with salience {salience.__version__}.</p>",
-        figure(grid(study)),
-        f"<ul>{items}</ul>",
+        chart(grid(study), "Every head with its role and importance", None),
+        listed(notes(study)),
         curve,
         f"<h2>Every head</h2>{table(*heads_table(study))}",
-        style="li { margin: .5rem 0; }",
     )
 
 
@@ -269,7 +268,7 @@ def grid(study: HeadStudy) -> bytes:
 
 
 def _label(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="#444">{escape(text)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{INK}">{escape(text)}</text>'
 
 
 def _cell(head: Head, x: float, y: float) -> str:
@@ -306,21 +305,24 @@ def _legend_cells(study: HeadStudy, y: int) -> Iterator[str]:
         yield _label(LEFT, y + 64, "The bar below a letter is the importance of the head in its layer.", "start")
 
 
-def _curve(study: HeadStudy) -> Any:
-    """Accuracy by the share of masked heads, with intervals."""
-    import altair as alt
-
+def _curve(study: HeadStudy) -> str:
+    """Accuracy by the share of masked heads, with intervals. The table stands below."""
     assert study.pruning is not None
-    values = [
-        {"order": order, "masked": step.masked / study.pruning.heads, "y": e.mean, "low": e.low, "high": e.high}
-        for step in study.pruning.steps
-        for order, e in (("least important first", step.accuracy), ("random order", step.random))
+    steps, of = study.pruning.steps, study.pruning.heads
+    series = [
+        Line(
+            name,
+            [step.masked / of for step in steps],
+            [e.mean for e in each],
+            hue,
+            dashed,
+            [e.low for e in each],
+            [e.high for e in each],
+        )
+        for name, each, hue, dashed in (
+            ("least important first", [step.accuracy for step in steps], BLUE, False),
+            ("random order", [step.random for step in steps], SOFT, True),
+        )
     ]
-    colour = alt.Color(
-        "order:N", title=None, scale=alt.Scale(range=["#0072b2", "#767676"]), legend=alt.Legend(orient="top")
-    )
-    x = alt.X("masked:Q", title="share of heads masked", axis=alt.Axis(format="%"))
-    y = alt.Y("y:Q", title="accuracy", scale=alt.Scale(domain=[0, 1]))
-    base = alt.Chart(alt.Data(values=plain(values)), width=560, height=280).encode(x=x, color=colour)
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy"), y2="high:Q")
-    return band + base.mark_line(point=True).encode(y=y)
+    made = plots.lines(series, Axis("share of heads masked", "%"), Axis("accuracy"))
+    return chart(plots.svg(made), "Accuracy by share of heads masked", None)

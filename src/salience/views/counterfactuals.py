@@ -117,7 +117,8 @@ def study_notes(study: "CounterfactualStudy") -> list[str]:
         f"{study.texts} texts, {study.model}; edits: {', '.join(study.edits)}. 95 % intervals of the mean over texts.",
         "flipped: the share of texts whose decision changed. words edited: the share of a text's words edited "
         "in the method's order until the decision changed, all of them if it did not. words changed: the share of all "
-        "words, punctuation included, that differs once edits that were not needed are taken back. log-probability: per token, minus the original's.",
+        "words, punctuation included, that differs once edits that were not needed are taken back. log-probability: "
+        "per token, minus the original's.",
         f"Significantly fewer edits than in random order (max-t over all methods, p ≤ 0.05): {found}.",
         *rest,
     ]

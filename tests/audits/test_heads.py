@@ -216,6 +216,10 @@ def test_rank_agreement_is_spearman_of_the_means():
     assert rank_agreement(a, -a, seed=0).correlation.high == pytest.approx(-1)
     assert rank_agreement(a, b, seed=0) == result
     assert np.isnan(rank_agreement(a[:4], b[:4], seed=0).correlation.low)
+    b[7:] = np.nan
+    few = rank_agreement(a, b, seed=0)
+    assert few.correlation.n == few.overlap.n == 7, "only texts for which both are defined are counted"
+    assert np.isnan(few.correlation.low)
 
 
 def test_spearmans_of_rows_are_those_of_scipy():

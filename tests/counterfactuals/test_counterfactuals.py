@@ -16,6 +16,7 @@ from salience.core.types import Model
 from salience.counterfactuals import Counterfactuals, Edit, counterfactual, counterfactual_data, words_changed
 from salience.counterfactuals.edits import Words, distance
 from salience.counterfactuals.filling import Filler, filler_of
+from salience.counterfactuals.finding import proposals_of
 from salience.counterfactuals.search import GREEDY, Goal, Judge, Search, search
 from salience.data import source
 from salience.errors import BadInput, UnsupportedModel
@@ -84,6 +85,27 @@ def test_the_filler_proposes_the_likeliest_whole_words():
     assert all(word.isalpha() for word in proposed)
     (inserted,) = filler.words(text, [((12, 16), True)], 5)
     assert inserted != proposed
+
+
+def test_words_are_told_from_pieces_where_tokens_begin_with_a_space():
+    model = build("roberta")
+    ids = [i for i, word in enumerate(model.spell(range(len(model.tokenizer)))) if word in (" truly", " trul", "hear")]  # pyright: ignore
+    assert len(ids) == 3
+    assert sorted(Filler(model, lambda hidden: hidden)._whole_words(ids)) == ["trul", "truly"]
+
+
+@pytest.mark.filterwarnings("ignore::salience.errors.TruncatedText")
+def test_a_word_is_inserted_into_a_text_that_is_as_long_as_the_model_can_read():
+    model = build("bert")
+    text = "a film " * 100
+    (encoded,) = model.encode([text])
+    masked, at = Filler(model, lambda hidden: hidden)._masked(encoded, (2, 6), insert=True)  # pyright: ignore
+    assert len(masked) == len(encoded)
+    assert masked.ids[:at] == encoded.ids[:at]
+    assert masked.ids[at] == model.replacements["mask"]
+    assert masked.ids[at + 1 : -1] == encoded.ids[at:-2]
+    assert masked.ids[-1] == encoded.ids[-1]
+    assert len(model.batch([masked]).ids[0]) == len(encoded)
 
 
 def test_the_log_probability_masks_every_token_in_turn():
@@ -192,6 +214,7 @@ def test_counterfactuals_are_judged_by_the_model_and_ranked():
         ({"edits": ["swap"]}, "unknown kind of edit 'swap'"),
         ({"edits": []}, "no kind of edit"),
         ({"how": "bream"}, "Did you mean 'beam'"),
+        ({"edits": ["delete"], "candidates": {"bad": ["good"]}}, "candidates replace words, but the edits are delete"),
     ],
 )
 def test_bad_requests_are_refused(arguments: dict, message: str):
@@ -211,6 +234,13 @@ def test_a_text_of_one_word_can_be_replaced_but_not_deleted():
     assert result.nearest is not None
     assert result.nearest.probability > 0.5
     assert "no edit was found" in views.headline(result)
+
+
+def test_words_are_inserted_before_words_with_candidates_too():
+    proposals = proposals_of(bundled(), ["replace", "insert"], None, {"fine": ["poor"]})
+    options = proposals.options(Words.of("A fine film."), [1])
+    assert {edit.after for edit in options[1] if edit.kind == "replace"} == {"poor"}
+    assert any(edit.kind == "insert" for edit in options[1])
 
 
 def test_a_language_model_has_no_decision_to_change():
@@ -262,5 +292,13 @@ def test_edits_of_people_are_read_from_a_file_and_judged(tmp_path: Path):
     study = counterfactual_data(bundled(), data, ["occlusion"], edits=["delete"])
     people = study.results["people"]
     assert people.flip_rate.mean == 0.5
-    assert people.changed.mean == pytest.approx(2 / 3)
+    assert people.changed.mean == pytest.approx(2 / 4), "two of three words and a full stop"
     assert isinstance(filler_of(bundled(), None), Filler)
+
+
+def test_texts_without_a_word_to_edit_are_left_out_of_a_study():
+    study = counterfactual_data(bundled(), ["A fine film.", "...", "Good"], "gradient", edits=["delete"])
+    assert (study.texts, study.left_out, study.results["random"].edits.n) == (1, 2, 1)
+    assert "left out: 2" in views.study_notes(study)[-1]
+    with pytest.raises(BadInput, match="none of 2 texts has a word"):
+        counterfactual_data(bundled(), ["...", "Good"], "gradient", edits=["delete"])

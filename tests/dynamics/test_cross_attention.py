@@ -16,7 +16,7 @@ from salience.models.huggingface import EncoderDecoder
 from salience.models.huggingface.translators import MarianShape
 from salience.training import Recipe
 from salience.training.marian import train_marian
-from shapes import build
+from shapes import build, encoder_decoder
 
 WORDS = {"ein": "a", "mann": "man", "hund": "dog", "schläft": "sleeps", "rennt": "runs", "rot": "red"}
 SHAPE = MarianShape(width=16, layers=2, heads=2, inner=16)
@@ -56,6 +56,24 @@ def test_the_weights_are_those_that_transformers_returns(model: EncoderDecoder):
         own = a[0, :, :, : len(source)].numpy()
         assert weights[layer, :, 0] == pytest.approx(own[:, :-1], abs=1e-5)
         assert weights[layer, :, 1] == pytest.approx(own[:, 1:], abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["bart", "t5"])
+def test_no_word_is_lost_where_the_tokenizer_adds_a_first_token(shape: str):
+    known = encoder_decoder(shape)
+    source, answer, weights = cross_attention(known, Pair("0", "the quick fox", "a fine film"))
+    for encoded in (source, answer):
+        assert encoded.offsets[0][0] == 0
+        assert encoded.offsets[-1][1] == len(encoded.text)
+        assert not any(encoded.special)
+    ids = known.tokenizer("the quick fox", return_tensors="pt").input_ids
+    decoder = torch.tensor([[*known.start, *answer.ids]])
+    known.module.set_attn_implementation("eager")
+    with torch.no_grad():
+        (crossed,) = known.module(input_ids=ids, decoder_input_ids=decoder, output_attentions=True).cross_attentions
+    own = crossed[0, :, len(known.start) - 1 :, 1:-1].numpy()
+    assert weights[0, :, 0] == pytest.approx(own[:, :-1], abs=1e-5)
+    assert weights[0, :, 1] == pytest.approx(own[:, 1:], abs=1e-5)
 
 
 def test_error_rates_are_counted_word_by_word(model: EncoderDecoder):

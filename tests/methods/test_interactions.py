@@ -16,6 +16,7 @@ from salience.core.erasure import replaced
 from salience.core.passes import forward, resolve
 from salience.core.target import Target
 from salience.core.types import Batch, Model, Targets
+from salience.errors import BadInput
 from salience.methods.interactions import (
     INTERACTIONS,
     Pairwise,
@@ -131,6 +132,11 @@ def test_random_orders_keep_the_sum_and_estimate_their_error(index: str):
     assert np.mean(covered) >= 0.9
 
 
+def test_fewer_orders_than_an_error_can_be_estimated_from_are_refused():
+    with pytest.raises(BadInput, match="orders of shapley_taylor takes a whole number of at least 4"):
+        salience.explain_interactions(bert(), TEXT, "shapley_taylor", orders=2)
+
+
 def test_random_orders_are_exact_for_a_game_of_pairs():
     """Second differences of a quadratic game are the same in every context."""
     rng = np.random.default_rng(0)
@@ -141,8 +147,8 @@ def test_random_orders_are_exact_for_a_game_of_pairs():
         return float(a @ z + z @ c @ z)
 
     for result in (
-        play_alone(sampled(7, "taylor", 2, torch.Generator()), F),
-        play_alone(sampled(7, "shapley", 2, torch.Generator()), F),
+        play_alone(sampled(7, "taylor", 4, torch.Generator()), F),
+        play_alone(sampled(7, "shapley", 4, torch.Generator()), F),
         play_alone(enumerated(7, "shapley"), F),
         play_alone(occluded(7), F),
     ):

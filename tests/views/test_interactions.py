@@ -3,6 +3,7 @@
 import json
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from salience.core.target import Target
@@ -51,10 +52,18 @@ def test_the_tree_splits_where_interactions_are_weakest_and_effects_add_up_with_
     assert abs(tree.halves[1].across + 2.0) < 1e-9
 
 
+def test_strengths_without_a_sign_are_no_part_of_an_effect():
+    x = handmade(matrix=((0.0, 0.0, 0.1), (0.0, 0.0, 2.0), (0.1, 2.0, 0.0)), signed=False)
+    for _, group in x.tree().walk():
+        assert group.effect == pytest.approx(sum(x.scores[group.start : group.end]))
+    assert [(g.start, g.end, g.across) for _, g in x.tree().walk() if g.halves] == [(0, 3, 0.1), (1, 3, 2.0)]
+
+
 def test_they_are_read_back_from_json():
-    x = handmade(groups=(((1, 2), 1.5),), signed=False)
+    x = handmade(groups=(((1, 2), 1.5),), signed=False, pair_at=3, unseen=((9, 12),))
     assert Interactions.from_dict(json.loads(x.to_json())) == x
     assert hash(x) == hash(handmade(groups=(((1, 2), 1.5),), signed=False))
+    assert (x.summed().pair_at, x.summed().unseen) == (3, ((9, 12),))
 
 
 def test_the_terminal_shows_pairs_tree_and_matrix_without_colours():

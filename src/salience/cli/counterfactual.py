@@ -16,6 +16,7 @@ from salience.cli.options import (
     ModelOptions,
     example_lines,
     gathered,
+    given_options,
     model,
     pairs,
     source_of,
@@ -26,6 +27,8 @@ from salience.errors import BadInput, choose
 
 EDITS = ("delete", "replace", "insert")
 STUDIED = ("integrated_gradients", "occlusion", "gradient")
+TEXT_ONLY = ("--to", "--how", "--count", "--max-edits")
+"""Options of the search for the edits of a single text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,9 @@ study_options = gathered(
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML page.")
 @click.option("--no-color", "plain", is_flag=True, help="Mark edits with [- -] and {+ +} only.")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
+@click.pass_context
 def counterfactual(
+    context: click.Context,
     texts: tuple[str, ...],
     edit: EditOptions,
     model: ModelOptions,
@@ -147,6 +152,7 @@ def counterfactual(
     """
     if (study.data is None) == (not texts):
         raise BadInput("pass one or more TEXTs, or a data set with --data")
+    _check_unused(context, data=study.data is not None)
     check_names(edit.methods)
     arguments = _arguments(edit)
     check_model(model.model, **model.options)
@@ -159,6 +165,14 @@ def counterfactual(
             _edit_texts(texts, edit, model, arguments, as_json, plain, file)
     if html is not None:
         click.echo(visible(f"wrote {html}"), err=True)
+
+
+def _check_unused(context: click.Context, *, data: bool) -> None:
+    """Raise for options that have no meaning here: a study reaches any other label, in order, until it changes."""
+    if data and (given := [o for o in given_options(context, EditOptions) if o in TEXT_ONLY]):
+        raise BadInput(f"{given[0]} is for a TEXT; with --data, words are edited in order until the decision changes")
+    if not data and (given := given_options(context, StudyOptions)):
+        raise BadInput(f"{given[0]} is only used with --data, which names a whole data set")
 
 
 def _opened(html: Path | None) -> Any:
@@ -247,8 +261,6 @@ def _edit_data(
     as_json: bool,
     file: Any,
 ) -> None:
-    if edit.to is not None:
-        raise BadInput("--to names a label for a TEXT; with --data, any other label than the predicted one is reached")
     columns = {"text_column": study.text_column, "pair_column": study.edited_column, "delimiter": study.delimiter}
     source = source_of(str(study.data), columns, labelled=False)
     from salience.counterfactuals import counterfactual_data

@@ -64,12 +64,12 @@ class Words:
 def like(word: str, model: str) -> str:
     """A word with the capitals of another one.
 
-    >>> like("this", "The"), like("this", "the"), like("this", "THE")
-    ('This', 'this', 'THIS')
+    >>> like("this", "The"), like("this", "the"), like("this", "THE"), like("NASA", "The")
+    ('This', 'this', 'THIS', 'NASA')
     """
     if len(model) > 1 and model.isupper():
         return word.upper()
-    return word.capitalize() if model[:1].isupper() else word
+    return word[:1].upper() + word[1:] if model[:1].isupper() else word
 
 
 def distance(a: Sequence[str], b: Sequence[str]) -> int:

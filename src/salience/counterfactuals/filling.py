@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -61,7 +62,15 @@ class Filler:
         ]
         if not inside:
             return None
-        return _replaced(encoded, inside[0], inside[0] if insert else inside[-1] + 1, self._mask), inside[0]
+        end = inside[0] if insert else inside[-1] + 1
+        return self._fitting(_replaced(encoded, inside[0], end, self._mask), inside[0]), inside[0]
+
+    def _fitting(self, encoded: Encoded, kept: int) -> Encoded:
+        """A text with one more token, without its last one if it is now longer than the model can read."""
+        if len(encoded) <= getattr(self.model, "window", len(encoded)):
+            return encoded
+        last = max(t for t, special in enumerate(encoded.special) if not special and t != kept)
+        return _spliced(encoded, last, last + 1)
 
     def _logits(self, rows: Sequence[tuple[Encoded, int]]) -> Float[Tensor, "n v"]:
         """The logits of the vocabulary at one position of every text."""
@@ -74,12 +83,12 @@ class Filler:
         return torch.stack(each_text(self.model, [encoded for encoded, _ in rows], work))
 
     def _whole_words(self, ids: Sequence[int]) -> list[str]:
-        """The tokens that are words by themselves: read again, they give the same single token."""
+        """The tokens that are words by themselves: read again after another word, they give the same single token."""
         assert isinstance(self.model, Spells)
         spelled = [(i, word.strip()) for i, word in zip(ids, self.model.spell(ids), strict=True)]
         words = [(i, word) for i, word in spelled if word.isalpha()]
-        encoded = self.model.encode([word for _, word in words]) if words else []
-        return [word for (i, word), e in zip(words, encoded, strict=True) if _content(e) == [i]]
+        before, *encoded = self.model.encode(["a", *(f"a {word}" for _, word in words)])
+        return [word for (i, word), e in zip(words, encoded, strict=True) if _content(e) == [*_content(before), i]]
 
 
 def _content(encoded: Encoded) -> list[int]:
@@ -88,15 +97,16 @@ def _content(encoded: Encoded) -> list[int]:
 
 def _replaced(encoded: Encoded, start: int, end: int, mask: int) -> Encoded:
     """The text with some of its tokens replaced by one mask."""
-    types = encoded.segments
-    return replace(
-        encoded,
-        ids=(*encoded.ids[:start], mask, *encoded.ids[end:]),
-        tokens=(*encoded.tokens[:start], "", *encoded.tokens[end:]),
-        offsets=(*encoded.offsets[:start], (0, 0), *encoded.offsets[end:]),
-        special=(*encoded.special[:start], False, *encoded.special[end:]),
-        segments=None if types is None else (*types[:start], types[start], *types[end:]),
-    )
+    return _spliced(encoded, start, end, ids=(mask,), tokens=("",), offsets=((0, 0),), special=(False,))
+
+
+def _spliced(encoded: Encoded, start: int, end: int, **new: tuple[Any, ...]) -> Encoded:
+    """The text with some of its tokens left out, and others put there, of the segment of the first."""
+    if encoded.segments is not None and new:
+        new["segments"] = (encoded.segments[start],)
+    names = [n for n in ("ids", "tokens", "offsets", "special", "segments") if getattr(encoded, n) is not None]
+    parts = {name: getattr(encoded, name) for name in names}
+    return replace(encoded, **{n: (*own[:start], *new.get(n, ()), *own[end:]) for n, own in parts.items()})
 
 
 def filler_of(model: Model, name: str | None) -> Filler:

@@ -27,7 +27,7 @@ PROPOSED = 20
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """An edited text and the model's decision on it.
+    """An edited text and the model's decision on it; of a nearest text the label that was asked for, if there is one.
 
     ``changed`` is the Levenshtein distance to the original in words, ``minimality`` its share of the original's words.
     ``fluency`` is the mean log-probability of the edited text's tokens minus that of the original's: 0 for a text that
@@ -79,6 +79,10 @@ class Counterfactuals:
         return fragment([self])
 
 
+class NothingToEdit(BadInput):
+    """A text without a word that may be edited."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposals:
     """Where edits come from: their kinds, the language model that proposes words, and words of the user's own.
@@ -101,14 +105,14 @@ class Proposals:
         for at, replacements in own.items():
             options[at] += [Edit(at, "replace", words[at], like(word, words[at])) for word in replacements]
         if self.filler is not None:
-            for edit in self._proposed(self.filler, words, [at for at in places if at not in own]):
+            kinds = [kind for kind in ("replace", "insert") if kind in self.kinds]
+            wanted = [(at, kind) for at in places for kind in kinds if kind == "insert" or at not in own]
+            for edit in self._proposed(self.filler, words, wanted):
                 options[edit.at].append(edit)
         return options
 
-    def _proposed(self, filler: Filler, words: Words, places: Sequence[int]) -> list[Edit]:
-        """Words of the language model, other than the word itself and its neighbours."""
-        kinds = [kind for kind in ("replace", "insert") if kind in self.kinds]
-        wanted = [(at, kind) for at in places for kind in kinds]
+    def _proposed(self, filler: Filler, words: Words, wanted: Sequence[tuple[int, str]]) -> list[Edit]:
+        """Words of the language model for places and kinds, other than the word itself and the one before it."""
         if not wanted:
             return []
         spans = [(words.spans[at], kind == "insert") for at, kind in wanted]
@@ -142,9 +146,9 @@ def counterfactual(
     Words are edited in the order of the scores of ``method`` (by default that of :func:`salience.explain`), and the
     model judges every draft. ``edits`` are some of delete, replace and insert. New words are proposed by the masked
     language model of the model itself or by the model ``fill``; ``candidates`` gives words of your own for words of the
-    text. ``how`` is a beam search, or greedy: strictly in the order of the scores. Up to ``count`` counterfactuals that
-    edit different words are returned, ranked by the words changed, then by fluency, then by probability. Other
-    arguments are settings of the method.
+    text. ``how`` is a beam search, or greedy: strictly in the order of the scores. Up to ``count`` counterfactuals are
+    returned, those that edit different words first, of each the likeliest; they are ranked by the words changed, then
+    by fluency, then by probability. Other arguments are settings of the method.
 
     >>> counterfactual(model, "The film is not bad.", to="negative")                      # doctest: +SKIP
     """
@@ -168,6 +172,10 @@ def proposals_of(
     if model.link != "softmax" or getattr(model, "generates", False):
         raise BadInput(f"{model.name} does not choose one of a few labels, so there is no decision to change")
     own = {word.casefold(): tuple(others) for word, others in candidates.items()}
+    if own and "replace" not in kinds:
+        raise BadInput(
+            f"candidates replace words, but the edits are {', '.join(kinds)}; add replace, or leave them out"
+        )
     needs = fill is not None or "insert" in kinds or ("replace" in kinds and not own)
     return Proposals(kinds, filler_of(model, fill) if needs else None, own)
 
@@ -193,14 +201,14 @@ class Problem:
         words = Words.of(text)
         places = tuple(words.editable)
         if not places:
-            raise BadInput(f"the text {text[:60]!r} has no word to edit")
+            raise NothingToEdit(f"the text {text[:60]!r} has no word to edit")
         judge = Judge(model, words)
         label = int(judge([()])[()].argmax())
         if label == to:
             raise BadInput(f"the text is already predicted {model.label(label)!r}; name another label, or none")
         options = proposals.options(words, places)
         if not any(options.values()):
-            raise BadInput(
+            raise NothingToEdit(
                 f"there is no edit of {text[:60]!r}: without its only word there is no text, and no replacement was "
                 "proposed. Allow replacements (--edits replace), or give words of your own (--candidates)"
             )

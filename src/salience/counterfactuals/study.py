@@ -19,7 +19,7 @@ from salience.core.text import Text
 from salience.core.types import Model
 from salience.counterfactuals.edits import Words, words_changed
 from salience.counterfactuals.filling import Filler
-from salience.counterfactuals.finding import Problem, Proposals, proposals_of, word_scores
+from salience.counterfactuals.finding import NothingToEdit, Problem, Proposals, proposals_of, word_scores
 from salience.counterfactuals.search import GREEDY, Judge, at_random, in_order, search
 from salience.data.examples import Example
 from salience.data.texts import examples_of
@@ -43,6 +43,8 @@ class Edited:
     """The words of the edited text that differ, after edits that were not needed are taken back."""
     words: int
     """The words of the text that may be edited."""
+    length: int
+    """All words of the text, punctuation included."""
     fluency: float | None = None
 
 
@@ -54,7 +56,7 @@ class MethodResult:
     edits: Estimate
     """The share of a text's words that are edited, in order, until the decision changes; 1 if it does not."""
     changed: Estimate
-    """The share of words that differ in the end, over the texts whose decision changed."""
+    """The minimality: the share of all words that differ in the end, over the texts whose decision changed."""
     fluency: Estimate
     """The mean log-probability per token minus that of the original, over the texts whose decision changed."""
     against_random: Difference | None = None
@@ -69,6 +71,8 @@ class CounterfactualStudy:
     texts: int
     edits: tuple[str, ...]
     results: Mapping[str, MethodResult]
+    left_out: int = 0
+    """Texts without a word that may be edited."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the study as a dictionary, as printed by ``--json``."""
@@ -107,8 +111,12 @@ def counterfactual_data(
     with ExitStack() as stack:
         folder = None if out is None else stack.enter_context(_opened(Path(out), work.identity(texts, asked)))
         rows = [_kept(work, folder, number, e) for number, e in _counted(texts, report)]
-    results = {name: _result([row[name] for row in rows if name in row]) for name in _names(rows)}
-    return CounterfactualStudy(known.name, len(rows), proposals.kinds, _compared(results, rows))
+    edited = [row for row in rows if row]
+    if rows and not edited:
+        raise NothingToEdit(f"none of {len(rows)} texts has a word that may be edited; allow other kinds of edits")
+    results = {name: _result([row[name] for row in edited if name in row]) for name in _names(edited)}
+    compared = _compared(results, edited)
+    return CounterfactualStudy(known.name, len(edited), proposals.kinds, compared, len(rows) - len(edited))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,9 +139,15 @@ class _Work:
         }
 
     def edited(self, example: Example) -> dict[str, Edited]:
-        """What every method does to one text. All share the proposals and what the model said about equal texts."""
+        """What every method does to one text; nothing if it has no word that may be edited.
+
+        All share the proposals and what the model said about equal texts.
+        """
         text, by_people = _both(example.text)
-        problem = Problem.of(self.model, text, None, self.proposals)
+        try:
+            problem = Problem.of(self.model, text, None, self.proposals)
+        except NothingToEdit:
+            return {}
         results = {name: self._one(problem, order) for name, order in self._orders(problem).items()}
         return results if by_people is None else results | {PEOPLE: self._people(problem, by_people)}
 
@@ -148,21 +162,21 @@ class _Work:
 
     def _one(self, problem: Problem, order: Sequence[int]) -> Edited:
         outcome = search(problem.judge, problem.goal, order, problem.options, GREEDY)
-        words = len(problem.places)
+        words, length = len(problem.places), len(problem.words)
         if not outcome.reached:
-            return Edited(False, words, 0, words)
+            return Edited(False, words, 0, words, length)
         best = max(
             (problem.counterfactual(s) for s in outcome.reached), key=lambda one: (-one.changed, one.probability)
         )
         fluency = _fluency(self.proposals.filler, problem.words.text, best.text)
-        return Edited(True, outcome.steps, best.changed, words, fluency)
+        return Edited(True, outcome.steps, best.changed, words, length, fluency)
 
     def _people(self, problem: Problem, text: str) -> Edited:
         """Whether the edit of a person changes the decision too."""
         p = Judge(self.model, Words.of(text))([()])[()]
         changed, words = words_changed(problem.words.text, text), len(problem.places)
         fluency = _fluency(self.proposals.filler, problem.words.text, text)
-        return Edited(problem.goal.reached(p), min(changed, words), changed, words, fluency)
+        return Edited(problem.goal.reached(p), min(changed, words), changed, words, len(problem.words), fluency)
 
 
 def _fluency(filler: Filler | None, text: str, edited: str) -> float | None:
@@ -219,7 +233,7 @@ def _result(every: Sequence[Edited]) -> MethodResult:
     return MethodResult(
         share([one.flipped for one in every]),
         estimate([_edited(one) for one in every], (0, 1)),
-        estimate([one.changed / one.words for one in flipped], (0, 1)),
+        estimate([one.changed / one.length for one in flipped]),
         estimate([nan if one.fluency is None else one.fluency for one in flipped]),
     )
 

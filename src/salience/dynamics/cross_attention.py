@@ -131,7 +131,8 @@ def cross_attention(
     The weights of an answer's token are those as it is predicted, and those as it is read.
     """
     row, answer = (model.encode_prompt(Prompt.of(text)) for text in (pair.source, pair.answer))
-    source, said = _text(row), _text(answer)
+    places = _of_text(row)
+    source, said = _taken(row, places), _taken(answer, _of_text(answer))
     whole = replace(
         row,
         ids=row.ids + said.ids,
@@ -145,15 +146,19 @@ def cross_attention(
     known = model.answering(given)
     weights = forward(known, known.batch([whole]), attention="read").attention[-model.decoder_layers :]
     # Half of a token's attention in a layer of the decoder is its cross-attention.
-    across = 2 * torch.stack(weights)[:, 0, :, len(row) - 1 :, : len(source)].double().cpu().numpy()
+    across = 2 * torch.stack(weights)[:, 0, :, len(row) - 1 :, places].double().cpu().numpy()
     return source, said, np.stack([across[:, :, :-1], across[:, :, 1:]], 2)
 
 
-def _text(encoded: Encoded) -> Encoded:
-    """The tokens that have characters of the text."""
-    kept = sum(a < b for a, b in encoded.offsets)
+def _of_text(encoded: Encoded) -> list[int]:
+    """The places of the tokens of the text, without those that the tokenizer and the decoder add."""
+    spans = zip(encoded.special, encoded.offsets, strict=True)
+    return [t for t, (special, (a, b)) in enumerate(spans) if a < b or not special]
+
+
+def _taken(encoded: Encoded, places: Sequence[int]) -> Encoded:
     names = ("ids", "tokens", "offsets", "special", "segments")
-    return replace(encoded, **{name: getattr(encoded, name)[:kept] for name in names})
+    return replace(encoded, **{name: tuple(getattr(encoded, name)[t] for t in places) for name in names})
 
 
 # ---------------------------------------------------------------------------------------------------- error rates

@@ -46,8 +46,9 @@ class Interactions:
 
     ``matrix`` is symmetric and 0 on its diagonal. ``main`` is the effect of each unit by itself, as the method defines
     it; ``scores`` are the effects with every interaction shared equally by its two units. ``groups`` are units that
-    belong together, with their joint effect, if the method forms groups. ``signed`` interactions are positive where two
-    units do more for the target together; others only have a strength.
+    belong together, with their joint effect, if the method forms groups; then ``scores`` share these effects instead.
+    ``signed`` interactions are positive where two units do more for the target together; others only have a strength.
+    ``pair_at`` and ``unseen`` are those of an :class:`Explanation`.
     """
 
     text: str
@@ -65,6 +66,8 @@ class Interactions:
     signed: bool = True
     gaps: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     groups: tuple[tuple[tuple[int, ...], float], ...] = ()
+    pair_at: int | None = None
+    unseen: tuple[Span, ...] = ()
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{self.units[i]!r} × {self.units[j]!r} {score:.3g}" for i, j, score in self.pairs()[:NAMED])
@@ -80,10 +83,10 @@ class Interactions:
 
     def tree(self) -> Group:
         """Return the text as a tree of groups; see :func:`hierarchy`."""
-        return hierarchy(self.matrix, self.scores)
+        return hierarchy(self.matrix, self.scores, signed=self.signed)
 
     def summed(self) -> Explanation:
-        """Return one score per unit as an explanation: every interaction is shared equally by its two units."""
+        """Return ``scores``, one per unit, as an explanation."""
         return Explanation(
             text=self.text,
             tokens=self.units,
@@ -98,11 +101,13 @@ class Interactions:
             model=self.model,
             signed=True,
             gaps=self.gaps,
+            pair_at=self.pair_at,
+            unseen=self.unseen,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the interactions as a dictionary, as printed by ``--json``."""
-        return {
+        data: dict[str, Any] = {
             "text": self.text,
             "method": self.method,
             "settings": dict(self.settings),
@@ -119,6 +124,8 @@ class Interactions:
             "gaps": dict(self.gaps),
             "groups": [{"units": list(units), "effect": effect} for units, effect in self.groups],
         }
+        paired = {} if self.pair_at is None else {"pair_at": self.pair_at}
+        return data | paired | ({"unseen": [list(span) for span in self.unseen]} if self.unseen else {})
 
     def to_json(self) -> str:
         """Return the interactions as one line of JSON, in which every character is safe to print."""
@@ -143,6 +150,8 @@ class Interactions:
             signed=data["signed"],
             gaps=data["gaps"],
             groups=tuple((tuple(one["units"]), float(one["effect"])) for one in data["groups"]),
+            pair_at=data.get("pair_at"),
+            unseen=tuple((int(a), int(b)) for a, b in data.get("unseen", ())),
         )
 
     def to_frame(self) -> "DataFrame":
@@ -249,4 +258,6 @@ def _one(
         signed=result.signed,
         gaps=dict(result.gaps),
         groups=result.groups,
+        pair_at=encoded.pair_at,
+        unseen=encoded.unseen,
     )

@@ -76,7 +76,8 @@ def rank_agreement(a: PerHead, b: PerHead, *, scales: tuple[Scale, Scale] = (sam
     top = [np.array([top_share(row, TOP) for row in side]) for side in (x, y)]
     chosen = int(top[0][0].sum())
     overlaps = (top[0] & top[1]).sum(1) / chosen
-    return RankAgreement(_percentiles(spearmans(x, y), n), _percentiles(overlaps, n), chosen / heads)
+    defined = int((~np.isnan(a) & ~np.isnan(b)).any(1).sum())
+    return RankAgreement(_percentiles(spearmans(x, y), defined), _percentiles(overlaps, defined), chosen / heads)
 
 
 def spearmans(x: Float[np.ndarray, "d t"], y: Float[np.ndarray, "d t"]) -> Float[np.ndarray, " d"]:
@@ -88,7 +89,7 @@ def spearmans(x: Float[np.ndarray, "d t"], y: Float[np.ndarray, "d t"]) -> Float
 
 
 def _percentiles(values: Float[np.ndarray, " d"], n: int) -> Estimate:
-    """The first value, which is that of all texts, with the interval of the others."""
+    """The first value, which is that of all texts, with the interval of the others; n texts have a value."""
     rest = values[1:][~np.isnan(values[1:])]
     if n < MINIMUM or not len(rest):
         return Estimate(float(values[0]), np.nan, np.nan, n)

@@ -6,25 +6,21 @@ An interaction method has the signature of a method and returns one :class:`Pair
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 
 from salience.core.erasure import Erasure, usual
 from salience.core.randomness import generators
-from salience.core.settings import Count, Pairs, Seed
+from salience.core.settings import Count, Range, Seed
 from salience.core.types import Attribution, Batch, Model, Targets
 from salience.errors import choose
 from salience.methods.interactions.games import (
-    EXACT,
-    ORDERS,
-    Index,
     PairGame,
     Pairwise,
     archipelago_game,
-    enumerated,
+    index_game,
     occluded,
-    sampled,
 )
 from salience.methods.interactions.hessians import integrated_hessians
 from salience.methods.perturbation import Unit, spread, unit_numbers
@@ -43,6 +39,10 @@ __all__ = [
 ]
 
 
+Orders = Annotated[int, Range(4, 1_000_000)]
+"""A number of random orders. They are drawn in pairs, and the error is estimated from two pairs or more."""
+
+
 def pairwise_occlusion(
     model: Model, batch: Batch, target: Targets, /, *, erase: Erasure | None = None, unit: Unit = "word"
 ) -> list[Pairwise]:
@@ -55,7 +55,7 @@ def pairwise_occlusion(
     Needs: nothing
     """
     games = [occluded(n) for n in _counts(batch, unit)]
-    return _played(model, batch, target, games, erase or usual(model), unit)
+    return _played(model, batch, target, games, erase, unit)
 
 
 def shapley_taylor(
@@ -64,7 +64,7 @@ def shapley_taylor(
     target: Targets,
     /,
     *,
-    orders: Pairs | None = None,
+    orders: Orders | None = None,
     erase: Erasure | None = None,
     unit: Unit = "word",
     seed: Seed = 0,
@@ -79,7 +79,9 @@ def shapley_taylor(
     Cost: 2^n forward for up to 12 units; about orders · n² / 2 beyond
     Needs: nothing
     """
-    return _indices("taylor", model, batch, target, orders, erase or usual(model), unit, seed)
+    rngs = generators(batch, seed)
+    games = [index_game(n, "taylor", orders, rng) for n, rng in zip(_counts(batch, unit), rngs, strict=True)]
+    return _played(model, batch, target, games, erase, unit)
 
 
 def shapley_interaction(
@@ -88,7 +90,7 @@ def shapley_interaction(
     target: Targets,
     /,
     *,
-    orders: Pairs | None = None,
+    orders: Orders | None = None,
     erase: Erasure | None = None,
     unit: Unit = "word",
     seed: Seed = 0,
@@ -103,7 +105,9 @@ def shapley_interaction(
     Cost: 2^n forward for up to 12 units; about orders · n² beyond
     Needs: nothing
     """
-    return _indices("shapley", model, batch, target, orders, erase or usual(model), unit, seed)
+    rngs = generators(batch, seed)
+    games = [index_game(n, "shapley", orders, rng) for n, rng in zip(_counts(batch, unit), rngs, strict=True)]
+    return _played(model, batch, target, games, erase, unit)
 
 
 def archipelago(
@@ -127,7 +131,7 @@ def archipelago(
     Needs: nothing
     """
     games = [archipelago_game(n, top or max(1, n // 4)) for n in _counts(batch, unit)]
-    return _played(model, batch, target, games, erase or usual(model), unit)
+    return _played(model, batch, target, games, erase, unit)
 
 
 INTERACTIONS: tuple[Callable[..., list[Pairwise]], ...] = (
@@ -174,25 +178,9 @@ def _counts(batch: Batch, unit: str) -> list[int]:
     return (unit_numbers(batch, unit).amax(1) + 1).tolist()
 
 
-def _indices(
-    index: Index,
-    model: Model,
-    batch: Batch,
-    target: Targets,
-    orders: int | None,
-    erase: str,
-    unit: str,
-    seed: int,
-) -> list[Pairwise]:
-    games = [
-        enumerated(n, index) if orders is None and n <= EXACT else sampled(n, index, orders or ORDERS, rng)
-        for n, rng in zip(_counts(batch, unit), generators(batch, seed), strict=True)
-    ]
-    return _played(model, batch, target, games, erase, unit)
-
-
 def _played(
-    model: Model, batch: Batch, target: Targets, games: Sequence[PairGame], erase: str, unit: str
+    model: Model, batch: Batch, target: Targets, games: Sequence[PairGame], erase: str | None, unit: str
 ) -> list[Pairwise]:
+    erase = erase or usual(model)
     results = play(model, batch, target, unit_numbers(batch, unit), games, erase)
     return [replace(r, settings={"erase": erase, **r.settings}) for r in results]

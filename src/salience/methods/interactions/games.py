@@ -121,6 +121,13 @@ def _mixed(n: int, y: Float[Tensor, " m"]) -> Float[Tensor, "u u"]:
 # --------------------------------------------------------------------------------------------- pairs in every context
 
 
+def index_game(n: int, index: Index, orders: int | None, rng: torch.Generator) -> PairGame:
+    """An index exactly if there are few units and no number of random orders is given, otherwise from such orders."""
+    if orders is None and n <= EXACT:
+        return enumerated(n, index)
+    return sampled(n, index, orders or ORDERS, rng)
+
+
 def enumerated(n: int, index: Index) -> PairGame:
     """Both indices exactly, from all 2ⁿ coalitions.
 
@@ -130,14 +137,13 @@ def enumerated(n: int, index: Index) -> PairGame:
     codes = torch.arange(2**n)
     y = yield (codes[:, None] >> torch.arange(n) & 1).bool()
     cube, pairs = y.view([2] * n), y.new_zeros(n, n)
-    sizes = range(max(0, n - 1))
-    weights = [2 / n / comb(n - 1, s) if index == "taylor" else 1 / (n - 1) / comb(n - 2, s) for s in sizes]
+    weights = [2 / n / comb(n - 1, s) if index == "taylor" else 1 / (n - 1) / comb(n - 2, s) for s in range(n - 1)]
     for i, j in torch.triu_indices(n, n, 1).T.tolist():
         # The last dimension belongs to the lowest bit.
         corners = cube.movedim((n - 1 - i, n - 1 - j), (0, 1)).reshape(2, 2, -1)
         pairs[i, j] = _by_size(corners[1, 1] - corners[1, 0] - corners[0, 1] + corners[0, 0], weights)
     M = pairs + pairs.T
-    alone = y[2 ** torch.arange(n)] - y[0] if n else y[:0]
+    alone = y[2 ** torch.arange(n)] - y[0]
     values = alone if index == "taylor" else _shapley_values(cube)
     return _complete(index, M, values, y[-1] - y[0], {"evals": len(y)})
 
@@ -219,8 +225,6 @@ def _of_order(
 def _error(samples: Float[Tensor, "k u u"]) -> float:
     """Half the width of the 95 % interval of the least certain interaction."""
     k = len(samples)
-    if k < 2 or not samples.numel():
-        return 0.0
     return float(stdtrit(k - 1, 1 - (1 - CONFIDENCE) / 2) * samples.std(0).max() / sqrt(k))
 
 

@@ -3,6 +3,7 @@
 import copy
 from functools import cache
 from math import exp, log
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from salience.core.settings import settings_of
 from salience.core.text import Encoded
 from salience.errors import BadInput
 from salience.explanations.explainer import prepare
-from salience.generation import ANSWER_METHODS, context_dependence, explain_answer
+from salience.generation import ANSWER_METHODS, context_dependence, explain_answer, scoring
 from salience.generation.citing import context_cite, lasso, log_odds
 from salience.generation.explaining import Request, explain_encoded, joined
 from salience.generation.hops import hops
@@ -307,6 +308,8 @@ def test_dependence_reads_well_and_checks_its_input():
     assert str(e).splitlines()[0] == f"{len(e.dependent)} of {len(e.answer_tokens)} tokens depend on the context"
     with pytest.raises(BadInput, match="by one method"):
         context_dependence(lm, "Was it good?", ["Bad."], ANSWER, ["lrp", "gradient"])
+    with pytest.raises(BadInput, match="by one method"):
+        context_dependence(lm, "Was it good?", ["Bad."], ANSWER, [])
     with pytest.raises(BadInput, match="at least one passage"):
         context_dependence(lm, "Was it good?", [], ANSWER)
 
@@ -316,3 +319,32 @@ def test_a_contrast_with_itself_has_no_cues():
     prompt, answer = encoded(lm)
     view = lm.answering(Answer(torch.tensor(answer.ids), answer.tokens, against=torch.tensor(answer.ids)))
     assert float(view(lm.batch([joined(prompt, answer, None)])).logits.detach().abs().max()) == 0
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "attention", "attention_x_gradient", "layer_saliency"])
+def test_as_many_tokens_are_explained_at_once_as_there_is_room_for(method: str, monkeypatch: pytest.MonkeyPatch):
+    """In numbers of four bytes: gradients of the embeddings, weights that are read, states of all layers."""
+    lm = model("llama_lm")
+    settings = {"layer": 1} if method == "layer_saliency" else {}
+    whole = explain_answer(lm, PROMPT, method, answer=ANSWER, **settings)
+    n, config = len(whole.source_tokens), lm.module.config
+    states = n * config.hidden_size
+    numbers = {
+        "input_x_gradient": states,
+        "attention": states + n * n,
+        "attention_x_gradient": states + lm.layers * config.num_attention_heads * n * n,
+        "layer_saliency": states * (1 + lm.layers),
+    }
+    counts: list[int] = []
+    look = scoring._look
+
+    def counted(view: Any, batch: Any, targets: Any, group: Any) -> Any:
+        counts.append(len(targets))
+        return look(view, batch, targets, group)
+
+    monkeypatch.setattr(scoring, "_look", counted)
+    monkeypatch.setattr(scoring, "ROOM", 4 * 2 * numbers[method])
+    again = explain_answer(lm, PROMPT, method, answer=ANSWER, **settings)
+    assert set(counts[:-1]) == {2}
+    assert sum(counts) == len(whole.answer_tokens) + 1  # and the whole answer
+    assert again.total == pytest.approx(whole.total, abs=1e-6)

@@ -447,6 +447,22 @@ def test_coherence_by_loops(model: Model):
         assert got.reciprocal_rank == pytest.approx(sum(1 / r for r in ranks) / len(ranks))
 
 
+def test_the_sums_by_which_a_layer_is_chosen_are_those_of_coherence(model: Model):
+    batch, _ = of(model, TEXTS)
+    sizes, sums = decoding._text_sums(model, batch, find_head(model, None), last=2)
+    assert sizes == batch.content.sum(1).tolist()
+    assert list(sums) == [1, 2]
+    for number, text in enumerate(TEXTS):
+        curve = coherence(model, [text])
+        for layer, own in sums.items():
+            assert own[number] / sizes[number] == pytest.approx(curve[layer].log_probability, rel=1e-4)
+
+
+def test_at_least_one_word_is_decoded(model: Model):
+    with pytest.raises(BadInput, match="top=0 is too few"):
+        decode_layers(model, TEXTS[0], top=0)
+
+
 @pytest.mark.filterwarnings("ignore::salience.errors.TruncatedText")
 def test_the_automatic_layer_is_the_deepest_coherent_one_and_is_chosen_once(folder: Path):
     model = salience.load(folder)

@@ -82,18 +82,21 @@ LEAST = 0.9
 class Order:
     """Which tests are run: first those that noticed a change before, then the quickest, up to some seconds.
 
-    To time them, all are run without a change, in random order, until ``TIMED`` times these seconds have passed.
+    To time them, they are run without a change, those of unknown length last and in random order, until ``TIMED`` times
+    these seconds have passed.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     most: float = inf
     noticed: Collection[str] = ()
+    timing: bool = False
 
     def __call__(self, tests: Sequence[pytest.Item]) -> list[pytest.Item]:
         known = [test for test in tests if test.nodeid in self.seconds]
-        if not known:
-            return random.Random(0).sample(tests, len(tests))
         ordered = sorted(known, key=lambda test: (test.nodeid not in self.noticed, self.seconds[test.nodeid]))
+        if self.timing:
+            unknown = [test for test in tests if test.nodeid not in self.seconds]
+            return [*ordered, *random.Random(0).sample(unknown, len(unknown))]
         total = accumulate(self.seconds[test.nodeid] for test in ordered)
         return [test for test, until in zip(ordered, total, strict=True) if until <= self.most]
 
@@ -208,7 +211,7 @@ def tried(
         return
     seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
     start = time.monotonic()
-    unchanged = run(tests, Order(seconds, most), 3600, lambda: None)
+    unchanged = run(tests, Order(seconds, most, timing=True), 3600, lambda: None)
     if unchanged.failed or not unchanged.seconds:
         raise SystemExit(f"Without any change, no test passes, or {unchanged.failed} fails")
     limit = 30 + 5 * (time.monotonic() - start)
@@ -362,7 +365,7 @@ class Watch:
             return Report(f"more than {limit:.0f} seconds")
 
     def _in_child(self, tests: Sequence[pytest.Item], order: Order, prepare: Callable[[], None], file: Path) -> None:
-        code, known = 1, any(test.nodeid in order.seconds for test in tests)
+        code = 1
         try:
             for output in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), output)
@@ -370,12 +373,12 @@ class Watch:
             for test, following in zip(tests, [*tests[1:], None], strict=True):
                 start = time.process_time()
                 test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
-                if known and self.failed:
+                if self.failed and not order.timing:
                     break
                 if not self.failed:
                     self.seconds[test.nodeid] = time.process_time() - start
                 self.failed = ""  # a test that fails without any change, such as for want of a package, is left out
-                if not known and sum(self.seconds.values()) > TIMED * order.most:
+                if order.timing and sum(self.seconds.values()) > TIMED * order.most:
                     break
             file.write_text(json.dumps({"failed": self.failed, "seconds": self.seconds}))
             code = 0

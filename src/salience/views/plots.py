@@ -70,9 +70,8 @@ def themed(chart: Any) -> Any:
         "domainColor": RULE,
         "tickColor": RULE,
         "labelLimit": 320,
-        "labelOverlap": True,
-        "labelSeparation": 8,
     }
+    numbers: dict[str, Any] = {"labelOverlap": True, "labelSeparation": 8}
     return (
         chart.configure(aria=False)
         .configure_axis(**axis)

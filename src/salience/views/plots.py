@@ -72,12 +72,8 @@ def themed(chart: Any) -> Any:
         "labelLimit": 320,
     }
     numbers: dict[str, Any] = {"labelOverlap": True, "labelSeparation": 8}
-    return (
-        chart.configure(aria=False)
-        .configure_axis(**axis)
-        .configure_view(stroke=None)
-        .configure_header(labelFontSize=PLAIN)
-    )
+    shown = chart.configure(aria=False).configure_axis(**axis).configure_axisQuantitative(**numbers)
+    return shown.configure_view(stroke=None).configure_header(labelFontSize=PLAIN)
 
 
 # ---------------------------------------------------------------------------------------------------- lines

@@ -3,12 +3,16 @@
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 import salience
+from salience.server import Limits, create_app
 from server.conftest import NASTY
 from shapes import build
 
@@ -74,6 +78,51 @@ def test_an_answer_is_explained(client: TestClient):
     assert len(answer["matrix"]) == len(answer["answer_tokens"])
     shown = client.post("/page/answer", json={"prompt": "The cast is", "tokens": 2, "method": "gradient"})
     assert 'class="salience answers' in shown.text
+
+
+def test_requests_that_wait_for_the_same_methods_share_their_passes(client: TestClient, app: FastAPI):
+    texts = ["A fine film.", TEXT, "It is a truly, truly awful mess.", "Good, but the plot drags on."]
+    bodies = [{"text": text, "methods": ["gradient"]} for text in texts] + [{"text": "a", "target": "LABEL_9"}]
+    line, sizes = app.state.salience.work.lines["bert"], list[int]()
+    blocked = Event()
+    busy = [line.threads.submit(blocked.wait) for _ in range(line.limits.workers)]
+    take = line.take
+
+    def counted(key: object) -> list[Any]:
+        sizes.append(len(places := take(key)))
+        return places
+
+    line.take = counted
+    try:
+        with ThreadPoolExecutor(len(bodies)) as threads:
+            answers = [threads.submit(client.post, "/api/explain", json=body) for body in bodies]
+            while line.present < len(bodies):
+                time.sleep(0.01)
+            blocked.set()
+            *explained, wrong = [answer.result() for answer in answers]
+    finally:
+        blocked.set()
+        del line.take
+    assert [one.result() for one in busy] == [True] * len(busy)
+    assert max(sizes) == len(texts)
+    assert wrong.status_code == 422
+    for text, answer in zip(texts, explained, strict=True):
+        (alone,) = salience.explain(build("bert"), text, "gradient")
+        assert answer.json()["explanations"][0]["scores"] == pytest.approx(alone.scores, abs=1e-5)
+
+
+def test_a_mistake_in_one_of_several_requests_is_its_own():
+    app = create_app({"bert": build("bert")}, limits=Limits(workers=1), hosts=frozenset({"testserver"}))
+    line = app.state.salience.work.lines["bert"]
+    with TestClient(app) as client, ThreadPoolExecutor(2) as threads:
+        blocked = Event()
+        line.threads.submit(blocked.wait)
+        asked = [{"text": "A film.", "methods": ["gradient"], "target": name} for name in ("LABEL_1", "LABEL_9")]
+        answers = [threads.submit(client.post, "/api/explain", json=body) for body in asked]
+        while line.present < 2:
+            time.sleep(0.01)
+        blocked.set()
+        assert [answer.result().status_code for answer in answers] == [200, 422]
 
 
 @pytest.mark.parametrize(

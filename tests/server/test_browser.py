@@ -7,10 +7,8 @@ folder that SALIENCE_SCREENSHOTS names, if it does.
 import os
 import re
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,11 +16,16 @@ import pytest
 import salience
 from salience.server import create_app
 from salience.server.guard import host_names
+from salience.training.distillation import DistillationResult
+from salience.training.loop import Epoch
+from salience.views.evaluation import page as evaluation_page
+from salience.views.training import page as training_page
 from server.large import write_large_run
+from server.live import served
+from shapes import build
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)"),
     pytest.mark.xdist_group("browser"),
@@ -34,21 +37,28 @@ SLOW = 60_000
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of the bundled models and of a large run, at a free port."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A large run, and saved reports with charts."""
     out = tmp_path_factory.mktemp("browser") / "out"
     write_large_run(out / "large", 100_000)
-    (out / "report.html").write_text("<!doctype html><title>A report</title><p>Saved.", "utf-8")
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    models = {name: salience.load(name) for name in ("sentiment", "sentiment_bilstm")}
-    app = create_app(models, folders=[out], hosts=host_names("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
-    thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(30)
+    texts = ["A fine film.", "A dull, dull film.", "The cast is splendid, the plot is not."]
+    metrics = ["comprehensiveness", "hiding_area"]
+    evaluation = salience.evaluate(salience.load(), texts, ["attention", "input_x_gradient"], metrics=metrics)
+    (out / "evaluation.html").write_text(evaluation_page(evaluation), "utf-8")
+    measured = ({"accuracy": 0.7 + 0.05 * n, "agreement": 0.2 * n} for n in range(3))
+    before, *after = measured
+    epochs = tuple(Epoch(n, {"task": 0.0}, {"task": 1.0}, 0, one) for n, one in enumerate(after, 1))
+    trained = DistillationResult(out, {"method": "lrp"}, before, epochs, {"test": 0.8})
+    (out / "training.html").write_text(training_page(trained), "utf-8")
+    return out
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    """A server of the bundled models, of a tiny language model, and of a large run."""
+    models = {name: salience.load(name) for name in ("sentiment", "sentiment_bilstm")} | {"gpt2": build("gpt2_lm")}
+    with served(lambda port: create_app(models, folders=[folder], hosts=host_names("127.0.0.1", port))) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +148,11 @@ def test_a_text_is_typed_methods_are_switched_and_a_word_is_changed(open_page: O
     shot(page, "serve_edit")
     page.click("text=Keep the change")
     shows(page, "A wonderful film.")
+    page.fill("#text", "A dull film.")
+    shows(page, "A dull film.")
+    page.click("#flip")
+    page.click("#flips button >> nth=0")
+    shows(page, "A film.")
 
 
 def test_the_keyboard_alone(open_page: Open):
@@ -204,7 +219,7 @@ def test_axe_finds_nothing_on_the_other_pages(open_page: Open):
     assert violations(page) == []
     shot(page, "serve_compare")
     base = page.url.removesuffix("/compare")
-    for path in ("/runs", "/reports", "/jobs", "/api", "/run/words?run=out/large", "/report?name=out/report.html"):
+    for path in ("/runs", "/reports", "/jobs", "/api", "/run/words?run=out/large", "/report?name=out/evaluation.html"):
         page.goto(base + path)
         assert violations(page) == [], path
 
@@ -216,3 +231,36 @@ def test_a_job_is_followed_to_its_result(open_page: Open):
     page.click("#start button")
     page.click("#jobs a:text('show')")
     page.frame_locator("iframe").locator("mark").first.wait_for()
+
+
+def test_an_answer_and_the_words_that_made_it(open_page: Open):
+    page = open_page("/answers")
+    page.fill("#prompt", "The cast is <b>fine</b>. The plot drags on.")
+    page.fill("#tokens", "4")
+    page.click("#question button[type=submit]")
+    page.wait_for_selector("#result article")
+    page.click("#result mark >> nth=0")
+    assert page.evaluate("document.activeElement.tagName") == "MARK"
+    assert page.locator("#result b:text-is('fine')").count() == 0
+    assert violations(page) == []
+    shot(page, "serve_answer")
+    page.fill("#answer", "x" * 30_000)
+    page.click("#question button[type=submit]")
+    playwright.expect(page.locator("#problem")).to_contain_text("at most 20,000", timeout=SLOW)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_saved_reports_open_from_disk_in_either_scheme(browser: Any, folder: Path, scheme: str, width: int):
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+    page, requests = context.new_page(), list[str]()
+    page.on("request", lambda request: requests.append(request.url))
+    for name in ("evaluation", "training"):
+        page.goto(f"file://{folder / name}.html")
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        paper = page.evaluate("getComputedStyle(document.querySelector('.chart')).backgroundColor")
+        assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(27, 30, 35)")
+        assert violations(page) == [], name
+        shot(page, f"report_{name}_{scheme}_{width}")
+    context.close()
+    assert [url for url in requests if not url.startswith("file://")] == []

@@ -76,6 +76,12 @@ def test_names_stand_at_the_ends_of_lines_and_the_numbers_behind_the_chart():
     assert html.index("<svg") < html.index("<summary>") < html.index("0.990")
 
 
+def test_every_row_has_its_name():
+    rows = {f"method_{n}": Estimate(0.1 * n, nan, nan, 3) for n in range(9)}
+    drawn = plots.svg(plots.means(rows, Axis(""), width=120, row=20)).decode()
+    assert re.findall(r">(method_\d)</text>", drawn) == list(rows)
+
+
 def test_the_range_behind_a_panel_is_that_of_all_lines():
     panels = plots.spotlights([LINES[0], Line("flat", [0, 1, 2], [0.2] * 3, dashed=True)], Axis("x"), Axis("y"))
     assert list(panels) == ["up", "flat"]

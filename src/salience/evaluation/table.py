@@ -95,11 +95,9 @@ class Evaluation:
         return frame({**named, **numbers, "beats_random": [c.beats_random for c in cells]})
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from salience.views.evaluation import fragment
 
-        from salience.views.evaluation import grid, legend
-
-        return f"{grid(self)}<p>{escape(legend(self))}.</p>"
+        return fragment(self)
 
 
 def ranked(estimates: Mapping[str, Estimate], better: Better) -> list[str]:

@@ -200,7 +200,8 @@ def answer(model: Model, question: ExplainAnswer, limits: Limits) -> AnswerExpla
     if (question.prompt is None) == (question.messages is None):
         raise BadInput("give one of prompt and messages")
     messages = [message.model_dump() for message in question.messages or ()]
-    check_length(len(question.prompt or "") + sum(len(message["content"]) for message in messages), limits)
+    prompted = len(question.prompt or "") + sum(len(message["content"]) for message in messages)
+    check_length(prompted + len(question.answer or ""), limits)
     if question.tokens > limits.answer_tokens:
         raise BadInput(f"an answer of {question.tokens} tokens is too long here; at most {limits.answer_tokens}")
     check_settings(question.settings)

@@ -434,10 +434,15 @@ def _rules(links: Sequence[_Link], scope: str) -> Iterator[str]:
         yield f".{scope}:has(.a{t}:is(:hover,:focus)){{{inner}}}"
 
 
+WRITTEN = 0.25
+"""Scores of this share of the strongest one, or more, are written below their words; the table has all."""
+
+
 def _coloured(link: _Link) -> str:
     which = link.side
     colours = f"--c:var(--{which});--l:var(--{which}-line);--k:{_LINES[which]}"
-    return f"--s:{link.share:.2f};{colours};--n:'{link.score}'"
+    written = f";--n:'{link.score}'" if link.share >= WRITTEN else ""  # those of many short words would overlap
+    return f"--s:{link.share:.2f};{colours}{written}"
 
 
 def _segment_list(e: "AnswerExplanation") -> str:
@@ -485,13 +490,14 @@ STYLE = """
   --k: var(--b, solid); background: color-mix(in srgb, var(--c) calc(var(--s) * 100%), transparent);
   border-bottom: calc(var(--s) * 3px) var(--k) var(--l); cursor: default; }
 .salience.answers mark::after { content: var(--n, ""); position: absolute; left: 0; top: calc(100% + 3px); z-index: 1;
-  font: .65rem/1 ui-monospace, monospace; color: var(--quiet); white-space: nowrap; pointer-events: none; }
+  font: .65rem/1 ui-monospace, monospace; color: var(--quiet); white-space: nowrap; pointer-events: none;
+  direction: ltr; unicode-bidi: isolate; }
 .salience.answers mark:is(:hover, :focus) { outline: 2px solid var(--ink); outline-offset: 1px; border-radius: 3px; }
 .salience.answers .text { line-height: 2.3; }
 .salience.answers .answer { font-size: 1.15rem; }
 .salience.answers .sure { font-weight: 600; }
 .salience.answers .unsure { font-style: italic; color: var(--quiet); }
-.salience.answers .prompt { max-height: 36rem; overflow-y: auto; }
+.salience.answers .prompt { max-height: 36rem; overflow-y: auto; padding-bottom: .9rem; }
 .salience.answers .bars small { display: block; overflow-wrap: anywhere; }
 @media (max-width: 40rem) {
   .salience.answers .bars { grid-template-columns: minmax(4rem, 7rem) max-content minmax(4rem, 1fr); } }

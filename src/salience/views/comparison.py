@@ -13,7 +13,7 @@ from salience.core.stats import Estimate
 from salience.explanations.explanation import Explanation
 from salience.runs.comparison import DifferentText, RunComparison
 from salience.views.html import text_of
-from salience.views.pages import document, table
+from salience.views.pages import document, parts, table
 from salience.views.sheet import label
 
 Pair = tuple[str, str, float | None]
@@ -159,12 +159,15 @@ def _lists(result: RunComparison) -> Iterator[tuple[str, Sequence[DifferentText]
 
 def page(result: RunComparison) -> str:
     """A self-contained page."""
-    return document("Two runs compared", fragment(result))
+    return document("Two runs compared", _body(result))
 
 
 def fragment(result: RunComparison) -> str:
     """The same for a notebook cell."""
-    parts = [f"<p>{escape(line)}</p>" for line in facts(result)]
-    for title, texts in _lists(result):
-        parts.append(f"<h2>{escape(title)}</h2>{table(HEAD, map(_cells, texts))}")
-    return "".join(parts)
+    return parts(_body(result))
+
+
+def _body(result: RunComparison) -> str:
+    told = "".join(f"<p>{escape(line)}</p>" for line in facts(result))
+    lists = (f"<h2>{escape(title)}</h2>{table(HEAD, map(_cells, texts))}" for title, texts in _lists(result))
+    return told + "".join(lists)

@@ -173,6 +173,7 @@ def _text(text: str, each: "Counterfactual") -> str:
 
 
 _STYLE = """
-.salience del { background: color-mix(in srgb, var(--against) 45%, transparent); }
-.salience ins { background: color-mix(in srgb, var(--for) 45%, transparent); font-weight: 600; margin: 0 .15em; }
+.salience del { background: color-mix(in srgb, var(--against) 45%, transparent); color: var(--ink); }
+.salience ins { background: color-mix(in srgb, var(--for) 45%, transparent); color: var(--ink); font-weight: 600;
+  margin: 0 .15em; }
 """

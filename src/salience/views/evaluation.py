@@ -20,7 +20,7 @@ from salience.core.stats import MINIMUM
 from salience.evaluation.advice import TESTED, advice, details, plural, verdict
 from salience.evaluation.table import Cell, Evaluation
 from salience.views import plots
-from salience.views.pages import document, listed, panels, table
+from salience.views.pages import document, listed, panels, parts, table
 from salience.views.plots import Axis, Line
 from salience.views.schemes import BLUE, SOFT
 
@@ -212,6 +212,11 @@ def page(
         f"<h2>How this was made</h2>{table((), origin(evaluation, data, command))}",
         style=_TABLE,
     )
+
+
+def fragment(evaluation: Evaluation) -> str:
+    """The summary in words and the table, for a notebook cell."""
+    return parts(listed(advice(evaluation)), grid(evaluation), f"<p>{escape(legend(evaluation))}.</p>")
 
 
 _TABLE = ".report td, .report thead th { font-size: .8rem; padding-inline-end: .6rem; }"

@@ -323,7 +323,7 @@ STYLE = (
 .salience .numbers th, .salience .numbers td { padding: .1rem .9rem .1rem 0; }
 .salience .numbers td { font-variant-numeric: tabular-nums; text-align: end; }
 .salience .numbers thead th { color: var(--quiet); }
-@media (max-width: 40rem) { .salience section { grid-template-columns: 1fr; } .salience { padding: 1rem; } }
+@media (max-width: 40rem) { .salience section { grid-template-columns: minmax(0, 1fr); } .salience { padding: 1rem; } }
 @media print { .salience { break-inside: avoid; print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 )

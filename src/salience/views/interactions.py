@@ -228,7 +228,7 @@ def _branch(x: "Interactions") -> str:
         f"<b>{g.effect:+.3f}</b>{_halves(x, g)}</div>"
         for depth, g in shown_groups(x)
     )
-    return f'<div class="tree">{"".join(lines)}</div>'
+    return f'<div class="tree" tabindex="0">{"".join(lines)}</div>'
 
 
 def _halves(x: "Interactions", group: "Group") -> str:
@@ -256,6 +256,6 @@ def _square(x: "Interactions", i: int, j: int, share: float) -> str:
 _STYLE = """
 .salience .pairs td { padding: .1rem .6rem .1rem 0; }
 .salience .pairs td:last-child { font-variant-numeric: tabular-nums; text-align: end; }
-.salience .tree { font-size: .95rem; white-space: nowrap; }
+.salience .tree { font-size: .95rem; white-space: nowrap; overflow-x: auto; }
 .salience .tree b { font-weight: 600; font-variant-numeric: tabular-nums; }
 """

@@ -70,15 +70,10 @@ def themed(chart: Any) -> Any:
         "domainColor": RULE,
         "tickColor": RULE,
         "labelLimit": 320,
-        "labelOverlap": True,
-        "labelSeparation": 8,
     }
-    return (
-        chart.configure(aria=False)
-        .configure_axis(**axis)
-        .configure_view(stroke=None)
-        .configure_header(labelFontSize=PLAIN)
-    )
+    numbers: dict[str, Any] = {"labelOverlap": True, "labelSeparation": 8}
+    shown = chart.configure(aria=False).configure_axis(**axis).configure_axisQuantitative(**numbers)
+    return shown.configure_view(stroke=None).configure_header(labelFontSize=PLAIN)
 
 
 # ---------------------------------------------------------------------------------------------------- lines

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from salience.runs.summary import SalientWord, Summary
-from salience.views.pages import document, table
+from salience.views.pages import document, parts, table
 from salience.views.sheet import label, visible
 
 TOP = 10
@@ -43,16 +43,16 @@ def page(summary: Summary, top: int = TOP) -> str:
 
 def fragment(summary: Summary, top: int = TOP) -> str:
     """The same for a notebook cell."""
-    return f"<div>{_body(summary, top)}</div>"
+    return parts(_body(summary, top))
 
 
 def _body(summary: Summary, top: int) -> str:
-    parts = [f"<p>{escape(line)}</p>" for line in facts(summary)]
+    shown = [f"<p>{escape(line)}</p>" for line in facts(summary)]
     for method, name, words in _tables(summary, top):
-        parts.append(f"<h2>{escape(_title(summary, method, name))}</h2>")
+        shown.append(f"<h2>{escape(_title(summary, method, name))}</h2>")
         cells = [_cells(summary, word) for word in words]
-        parts.append(table(HEAD, cells) if cells else f"<p>{escape(_none(summary))}</p>")
-    return "".join(parts)
+        shown.append(table(HEAD, cells) if cells else f"<p>{escape(_none(summary))}</p>")
+    return "".join(shown)
 
 
 def facts(summary: Summary) -> list[str]:

@@ -16,10 +16,10 @@ from salience.core.types import Model
 from salience.counterfactuals import Counterfactuals, Edit, counterfactual, counterfactual_data, words_changed
 from salience.counterfactuals.edits import Words, distance
 from salience.counterfactuals.filling import Filler, filler_of
-from salience.counterfactuals.finding import proposals_of
+from salience.counterfactuals.finding import Counterfactual, best_of, proposals_of
 from salience.counterfactuals.search import GREEDY, Goal, Judge, Search, search
 from salience.data import source
-from salience.errors import BadInput, UnsupportedModel
+from salience.errors import BadInput, TruncatedText, UnsupportedModel
 from salience.views import counterfactuals as views
 from shapes import build
 
@@ -204,6 +204,30 @@ def test_counterfactuals_are_judged_by_the_model_and_ranked():
     assert ranks == sorted(ranks)
     assert len({one.text for one in result.results}) == len(result.results)
     assert json.loads(result.to_json())["flipped"] is True
+
+
+def test_the_most_fluent_of_equally_small_edits_is_first_however_many_are_asked_for():
+    """Against the log-probabilities of a language model that is written by hand."""
+
+    class Hand:
+        def log_probability(self, text: str) -> float:
+            return {"x": -1.0, "a": -3.0, "b": -1.5, "c": -2.0, "d": 0.0}[text]
+
+    def one(text: str, at: int, probability: float, changed: int = 1) -> Counterfactual:
+        return Counterfactual(text, (Edit(at, "replace", "x", text),), "positive", probability, changed, changed / 4)
+
+    every = [one("a", 0, 0.9), one("b", 1, 0.6), one("c", 1, 0.7), one("d", 2, 0.9, changed=2)]
+    for count, texts in ((1, "c"), (2, "ca"), (3, "cad"), (4, "cbad")):
+        best = best_of("x", every, Hand(), count)  # pyright: ignore
+        assert sorted(e.text for e in best) == sorted(texts)
+    assert [(e.text, e.fluency) for e in best_of("x", every, Hand(), 3)] == [("c", -1.0), ("a", -2.0), ("d", 1.0)]  # pyright: ignore
+
+
+def test_a_text_that_is_cut_off_is_warned_about_once():
+    text = "A film that is as long as it is good. " * 8
+    with pytest.warns(TruncatedText) as caught:
+        counterfactual(build("bert"), text, edits=["delete"], max_edits=1, method="gradient")
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,9 @@ def test_bad_pairs_are_refused(tmp_path: Path):
     file.write_text("{\n")
     with pytest.raises(BadInput, match=r"line 1 of .* cannot be read"):
         read_pairs(file, "de", "en")
+    file.write_text('{"de": "ein", "en": "a"}\n\n{"de": null, "en": "a man"}\n')
+    with pytest.raises(BadInput, match=r"line 3 of .* cannot be read: de is None, not a text"):
+        read_pairs(file, "de", "en")
     with pytest.raises(BadInput, match="nothing to train on"):
         next(fit_pairs(Seq2Seq.new(replace(CONFIG, vocabulary=5), None), []))  # type: ignore[arg-type]
 

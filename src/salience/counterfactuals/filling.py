@@ -12,6 +12,7 @@ from salience.core.passes import forward
 from salience.core.rows import each_text
 from salience.core.text import Encoded, Span
 from salience.core.types import Batch, Decodes, LanguageHead, Model, Spells
+from salience.data.examples import encode_silently
 from salience.errors import UnsupportedModel
 from salience.models.loading import load_to_train
 
@@ -28,7 +29,7 @@ class Filler:
 
     def words(self, text: str, places: Sequence[tuple[Span, bool]], count: int) -> list[list[str]]:
         """Return the ``count`` likeliest words for every place: in place of the word at a span, or before it."""
-        (encoded,) = self.model.encode([text])
+        (encoded,) = encode_silently(self.model, [text])
         masked = [self._masked(encoded, span, insert=insert) for span, insert in places]
         known = [number for number, one in enumerate(masked) if one is not None]
         logits = self._logits([one for one in masked if one is not None])
@@ -42,7 +43,7 @@ class Filler:
 
         Paper: Salazar et al. 2020, arXiv:1910.14659
         """
-        (encoded,) = self.model.encode([text])
+        (encoded,) = encode_silently(self.model, [text])
         places = [t for t, special in enumerate(encoded.special) if not special]
         rows = [(_replaced(encoded, t, t + 1, self._mask), t) for t in places]
         logits = self._logits(rows)

@@ -21,6 +21,8 @@ from salience.models.loading import as_model
 How = Literal["beam", "greedy"]
 BEAM, REACH, MOST = 4, 10, 6
 """The drafts that a beam search keeps, the words at which each is edited, and the most edits."""
+RATED = 12
+"""The edits of different words whose fluency is measured."""
 PROPOSED = 20
 """The words that the language model proposes for a place."""
 
@@ -147,8 +149,8 @@ def counterfactual(
     model judges every draft. ``edits`` are some of delete, replace and insert. New words are proposed by the masked
     language model of the model itself or by the model ``fill``; ``candidates`` gives words of your own for words of the
     text. ``how`` is a beam search, or greedy: strictly in the order of the scores. Up to ``count`` counterfactuals are
-    returned, those that edit different words first, of each the likeliest; they are ranked by the words changed, then
-    by fluency, then by probability. Other arguments are settings of the method.
+    returned. They edit different words if there are as many, with the likeliest edit of the same words, and are ranked
+    by the words changed, then by fluency, then by probability. Other arguments are settings of the method.
 
     >>> counterfactual(model, "The film is not bad.", to="negative")                      # doctest: +SKIP
     """
@@ -243,14 +245,13 @@ def _found(
     order = in_order(word_scores(e, problem.words), problem.places)
     outcome = search(problem.judge, problem.goal, order, problem.options, plan)
     every = [problem.counterfactual(state) for state in dict.fromkeys(outcome.reached)]
-    fluent = _with_fluency(text, _different(every, plan.wanted), proposals.filler)
     goal = problem.goal
     return Counterfactuals(
         text=text,
         label=model.label(goal.label),
         probability=float(problem.probabilities(())[goal.label]),
         to=None if to is None else model.label(to),
-        results=tuple(sorted(fluent, key=_rank)),
+        results=tuple(best_of(text, every, proposals.filler, plan.wanted)),
         nearest=None if every or not outcome.nearest else problem.counterfactual(outcome.nearest),
         method=e.method,
         model=model.name,
@@ -262,14 +263,15 @@ def _rank(one: Counterfactual) -> tuple[float, ...]:
     return one.changed, -(one.fluency or 0.0), -one.probability
 
 
-def _different(every: Sequence[Counterfactual], count: int) -> list[Counterfactual]:
-    """The best of those that edit the same words, the smallest first; then further ones, if there are too few."""
+def best_of(text: str, every: Sequence[Counterfactual], filler: Filler | None, count: int) -> list[Counterfactual]:
+    """The likeliest of those that edit the same words, ranked with their fluency; others only if these are too few."""
     ranked = sorted(every, key=_rank)
     first: dict[tuple[tuple[int, str], ...], Counterfactual] = {}
     for one in ranked:
         first.setdefault(tuple((edit.at, edit.kind) for edit in one.edits), one)
-    rest = [one for one in ranked if one not in first.values()]
-    return [*first.values(), *rest][:count]
+    different = [*first.values()][: max(RATED, count)]
+    rest = [one for one in ranked if one not in different][: max(0, count - len(different))]
+    return sorted(_with_fluency(text, [*different, *rest], filler), key=_rank)[:count]
 
 
 def _with_fluency(text: str, every: Sequence[Counterfactual], filler: Filler | None) -> list[Counterfactual]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from salience.core.rows import predict
 from salience.core.types import Model, on_scale
 from salience.counterfactuals.edits import Edit, Words
+from salience.data.examples import encode_silently
 
 State = tuple[Edit, ...]
 """Edits in the order of their words."""
@@ -45,7 +46,9 @@ class Judge:
         texts = {state: self.words.edited(state) for state in states}
         new = [text for text in dict.fromkeys(texts.values()) if text not in self.known]
         if new:
-            probabilities = on_scale(predict(self.model, self.model.encode(new)), "probability", self.model.link)
+            probabilities = on_scale(
+                predict(self.model, encode_silently(self.model, new)), "probability", self.model.link
+            )
             self.known |= zip(new, probabilities, strict=True)
         return {state: self.known[text] for state, text in texts.items()}
 

@@ -104,9 +104,14 @@ def labels_in(examples: Sequence[Example], name: str) -> list[str] | int:
 
 def encode_examples(model: Encodes, examples: Sequence[Example]) -> list[Encoded]:
     """Tokenise the texts. Long texts are truncated without a warning, which would be repeated every epoch."""
+    return encode_silently(model, [e.text for e in examples])
+
+
+def encode_silently(model: Encodes, texts: Sequence[Text]) -> list[Encoded]:
+    """Tokenise texts. Long ones are truncated without a warning, since they are versions of one that had it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncatedText)
-        return model.encode([e.text for e in examples])
+        return model.encode(texts)
 
 
 def sampled(items: Sequence[Item], count: int) -> list[Item]:

@@ -47,12 +47,12 @@ def read_pairs(
     if not file.is_file():
         raise BadInput(f"there is no file {file}")
     pairs: list[Pair] = []
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in _lines(file):
         if limit is not None and len(pairs) == limit:
             break
         try:
             row: Any = json.loads(line)
-            texts = [str(row[name]) for name in (source, answer)]
+            texts = [_text(row[name], name) for name in (source, answer)]
             links = [_links(() if name is None else row[name]) for name in (sure, possible)]
         except (ValueError, KeyError, TypeError) as error:
             what = f"has no field {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
@@ -69,10 +69,17 @@ def read_pairs(
     return pairs
 
 
-def _lines(file: Path) -> Iterator[str]:
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r:.60}, not a text")
+    return value
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, with their numbers from 1."""
     try:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-            yield from (line for line in cast(TextIO, lines) if line.strip())
+            yield from ((number, line) for number, line in enumerate(cast(TextIO, lines), 1) if line.strip())
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise BadInput(f"{file} cannot be read: {error}") from error
 

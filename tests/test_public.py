@@ -59,7 +59,7 @@ PACKAGES = {
     ],
     "salience.server": ["Limits", "create_app", "serve"],
     "salience.training": [
-        "AttentionMonitor", "Callbacks", "Distillation", "DistillationResult", "Epoch", "ExponentialAscent",
+        "AttentionMonitor", "Callbacks", "DampedAscent", "Distillation", "DistillationResult", "Epoch",
         "GatesResult", "GradientAscent", "Objective", "PENALTIES", "Probe", "RationaleResult", "RationaleTraining",
         "Recipe", "Recorder", "Step", "TASK", "Term", "TrainingProgress", "accuracy", "accuracy_against_rate",
         "agreeing_heads", "attention_to_explanation", "by_explanations", "by_rationales", "contrast",

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
@@ -43,14 +42,16 @@ def test_hardkuma_has_the_mass_of_its_distribution_function(a: float, b: float):
     rate = (z != 0).double().mean().item()
     assert rate == pytest.approx(kuma.log_nonzero.exp().mean().item(), abs=0.01)
 
-    masses = {0.0: zero, 1.0: one, kuma.mean[0, 0].item(): 1 - zero - one}
-    assert kuma.decide()[0, 0].item() == max(masses, key=lambda value: masses[value])
+    median = z[z > 0].median().item()
+    assert kuma.decide(torch.tensor(rate - 0.02))[0, 0].item() == pytest.approx(median, abs=0.03)
+    assert kuma.decide(torch.tensor(rate + 0.02))[0, 0].item() == 0
 
 
-def test_the_mean_of_kuma_is_that_of_its_draws():
-    a, b = torch.full((1, 1), 2.0), torch.full((1, 1), 3.0)
-    k = (1 - (1 - np.random.default_rng(0).random(100_000)) ** (1 / 3)) ** (1 / 2)
-    assert HardKuma(a, b).mean.item() == pytest.approx(LOW + (HIGH - LOW) * k.mean(), abs=0.005)
+@pytest.mark.parametrize("rate", [1e-300, 1e-4, 0.2, 0.5, 0.9, 1 - 1e-9])
+@pytest.mark.parametrize("kind", [HardKuma, Bernoulli])
+def test_a_selection_starts_at_its_rate(kind: type[HardKuma | Bernoulli], rate: float):
+    start = torch.tensor(kind.start(rate), dtype=torch.float64)
+    assert kind.of(start[None, None]).log_nonzero.exp().item() == pytest.approx(rate, rel=1e-6, abs=2e-4)
 
 
 def test_a_draw_of_hardkuma_is_differentiable_and_one_of_bernoulli_is_not():

@@ -14,7 +14,7 @@ from salience.models.gates import HIGH, LOW, TEMPERATURE, drawn, load_gates, log
 from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
 from salience.training.diffmask import Masked, diffmask_objective, kl, train_gates
 from salience.training.loop import Recipe, fit
-from salience.training.multipliers import ExponentialAscent, GradientAscent
+from salience.training.multipliers import DampedAscent, GradientAscent
 from shapes import build
 
 FILLERS = ("alpha", "beta", "gamma", "delta", "omega")
@@ -112,11 +112,14 @@ def test_the_divergence_is_that_of_torch():
 
 
 def test_multipliers_follow_their_formulas():
-    weight, average = 2.0, 0.5
-    next_weight, next_average = ExponentialAscent(rate=0.1, smoothing=0.9)(weight, average, 1.0)
-    assert next_average == pytest.approx(0.9 * 0.5 + 0.1 * 1.0)
-    assert next_weight == pytest.approx(2.0 * torch.tensor(0.1 * next_average).exp().item())
-    assert ExponentialAscent(high=2.0)(2.0, 1.0, 1.0)[0] == 2.0
+    weight = average = total = 0.0
+    for c in (0.5, -0.2, 0.1):
+        weight, average = DampedAscent(rate=0.1, damping=3.0, smoothing=0.6, high=9.0)(weight, average, c)
+        total += average
+        assert weight == pytest.approx(3.0 * average + 0.1 * total), "a proportional and an integral part"
+    assert average == pytest.approx(0.4 * (0.36 * 0.5 + 0.6 * -0.2 + 0.1))
+    assert DampedAscent(rate=1.0, damping=0.0, smoothing=0.0, high=2.0)(1.5, 0.0, 1.0)[0] == 2.0
+    assert DampedAscent(rate=1.0, damping=0.0, smoothing=0.0, high=2.0)(-1.5, 0.0, -1.0)[0] == -2.0
 
     parameter = torch.tensor(3.0, requires_grad=True)
     optimiser = torch.optim.RMSprop([parameter], lr=0.3, alpha=0.99)

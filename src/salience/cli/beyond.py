@@ -1,7 +1,7 @@
-"""``salience paper beyond``: what learned masks and rationale models add to saliency."""
+"""``salience paper beyond``: what interactions, learned masks and rationale models add to saliency."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +59,16 @@ def command(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
 
 
 def beyond(**options: Any) -> None:
-    """What do learned masks and rationale models add to saliency?
+    """What do interactions, learned masks and rationale models add to saliency?
 
-    A classifier is explained by attention, saliency methods and DiffMask, and a rationale model is trained beside it.
-    Faithfulness, plausibility and cost are printed in one table.
+    A classifier is explained by attention, saliency methods, interactions summed to tokens and DiffMask, and a
+    rationale model is trained beside it. Faithfulness, plausibility and cost are printed in one table. What is trained
+    and measured is saved in FOLDER; run the same command to resume.
     """
     sources = {name: (source_of(a, options), source_of(b, options)) for name, a, b in data_sets(options)}
     check_model(options["model"])
     from salience.data.examples import examples
-    from salience.papers.beyond import SIZES, Callbacks, answer, rows, run
+    from salience.papers.beyond import SIZES, Callbacks, answer, directions, left_out, rows, run
     from salience.views.progress import quietly, stages
 
     results: list[BeyondResult] = []
@@ -77,7 +78,15 @@ def beyond(**options: Any) -> None:
             data = (examples(train), examples(test))
             results.append(run(options["model"], name, *data, options["out"], size, callbacks=callbacks))
     facts = [
-        {"data": r.data, "rows": rows(r), "accuracy": r.accuracy, "selected": r.selected, "seconds": r.seconds}
+        {
+            "data": r.data,
+            "rows": rows(r),
+            "accuracy": r.accuracy,
+            "selected": r.selected,
+            "seconds": r.seconds,
+            "directions": directions(r),
+            "left_out": left_out(r),
+        }
         for r in results
     ]
     tables = "\n\n".join(_markdown(result) for result in results)
@@ -85,7 +94,7 @@ def beyond(**options: Any) -> None:
     click.echo(tables)
     for result in results:
         click.echo(visible(f"\n{result.data}"))
-        print_points(answer(result))
+        print_points([*answer(result), *(f"left out: {one}" for one in left_out(result))])
     if not options["quiet"]:
         click.echo(visible(f"wrote {options['out'] / 'tables.md'}"), err=True)
 
@@ -101,13 +110,30 @@ def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
 
 
 def _markdown(result: "BeyondResult") -> str:
-    from salience.papers.beyond import PUBLISHED, table
+    from salience.papers.beyond import PUBLISHED, directions, table
 
     heads, lines = table(result)
-    made = [[result.data, *heads[1:]], ["---"] * len(heads), *lines]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in made)
-    if "movies" not in result.data:
-        return text
-    published = [[name, *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED.items()]
-    theirs = [["published, direction only", "auprc", "token_f1", "sufficiency", "comprehensiveness"], ["---"] * 5]
-    return text + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in [*theirs, *published])
+    tables = [_table([result.data, *heads[1:]], lines)]
+    if "movies" in result.data:
+        numbers = [[name, *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED.items()]
+        tables.append(
+            _table(["published, direction only", "auprc", "token_f1", "sufficiency", "comprehensiveness"], numbers)
+        )
+    ours = [
+        [
+            f"{d['metric']}: {d['better']} is better than {d['worse']}",
+            *map(_pair, (d["published"], d["ours"])),
+            d["verdict"],
+        ]
+        for d in directions(result)
+    ]
+    tables.append(_table(["direction on ERASER movies", "published", "ours", "here"], ours))
+    return "\n\n".join(tables)
+
+
+def _pair(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:.3f}" for value in values)
+
+
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *lines])

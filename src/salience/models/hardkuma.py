@@ -1,6 +1,7 @@
 """Distributions over the selection of tokens: HardKuma, which has mass at exactly 0 and 1, and Bernoulli."""
 
 from dataclasses import dataclass
+from math import expm1, log, log1p
 
 import torch
 from jaxtyping import Float
@@ -29,6 +30,12 @@ class HardKuma:
         a, b = nn.functional.softplus(parameters).clamp(SMALLEST, LARGEST).unbind(-1)
         return cls(a, b)
 
+    @staticmethod
+    def start(rate: float) -> tuple[float, float]:
+        """The parameters with P(z ≠ 0) = rate and b = softplus(0) = log 2; a small a leaves mass at both ends."""
+        a = log1p(-(rate ** (1 / log(2)))) / log(-LOW / (HIGH - LOW))
+        return log(expm1(max(a, SMALLEST))), 0.0
+
     def log_survival(self, z: float) -> Float[Tensor, "b t"]:
         """log P(z' > z) for z from 0 to below 1: b log(1 − k^a) at the k that is stretched to z."""
         k = torch.as_tensor((z - LOW) / (HIGH - LOW), dtype=self.a.dtype, device=self.a.device)
@@ -44,26 +51,20 @@ class HardKuma:
         """P(z = 1)."""
         return self.log_survival(1.0).exp()
 
-    @property
-    def mean(self) -> Float[Tensor, "b t"]:
-        """The stretched and clamped mean of k, b B(1 + 1/a, b): near, but not the mean of z."""
-        x = 1 + 1 / self.a
-        k = self.b * torch.exp(torch.lgamma(x) + torch.lgamma(self.b) - torch.lgamma(x + self.b))
-        return (LOW + (HIGH - LOW) * k).clamp(0, 1)
-
     def draw(self) -> Float[Tensor, "b t"]:
         """Draw z by k = (1 − (1 − u)^(1/b))^(1/a), u uniform; differentiable in a and b."""
         u = torch.rand_like(self.a).clamp(1e-6, 1 - 1e-6)
-        w = -torch.expm1(torch.log1p(-u) / self.b)
+        return self._stretched(torch.log1p(-u))
+
+    def _stretched(self, log_survival: Float[Tensor, "b t"]) -> Float[Tensor, "b t"]:
+        """The z that is exceeded with this probability."""
+        w = -torch.expm1(log_survival / self.b)
         k = torch.exp(w.clamp_min(1e-12).log() / self.a)
         return (LOW + (HIGH - LOW) * k).clamp(0, 1)
 
-    def decide(self) -> Float[Tensor, "b t"]:
-        """The most likely of z = 0, z = 1 and what lies between; between, the mean."""
-        zero, one = 1 - self.log_nonzero.exp(), self.one
-        hard = (one > zero).to(zero)
-        between = 1 - zero - one
-        return torch.where((between > zero) & (between > one), self.mean, hard)
+    def decide(self, threshold: Float[Tensor, ""]) -> Float[Tensor, "b t"]:
+        """0, or where P(z ≠ 0) is above the threshold the median of the values that are not 0, which is mostly 1."""
+        return self._stretched(self.log_nonzero - log(2)) * (self.log_nonzero.exp() > threshold)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +77,11 @@ class Bernoulli:
     def of(cls, parameters: Float[Tensor, "b t 1"]) -> "Bernoulli":
         return cls(parameters[..., 0])
 
+    @staticmethod
+    def start(rate: float) -> tuple[float]:
+        """The logit of the rate."""
+        return (log(rate / (1 - rate)),)
+
     @property
     def log_nonzero(self) -> Float[Tensor, "b t"]:
         """log P(z = 1)."""
@@ -85,6 +91,6 @@ class Bernoulli:
         """Draw z, which has no derivative."""
         return torch.bernoulli(self.logit.detach().sigmoid())
 
-    def decide(self) -> Float[Tensor, "b t"]:
-        """The more likely of 0 and 1."""
-        return (self.logit.detach() > 0).to(self.logit)
+    def decide(self, threshold: Float[Tensor, ""]) -> Float[Tensor, "b t"]:
+        """1 where P(z = 1) is above the threshold, and 0 elsewhere."""
+        return (self.logit.detach().sigmoid() > threshold).to(self.logit)

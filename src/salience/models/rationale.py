@@ -50,12 +50,23 @@ class RationaleConfig:
 class RationaleNetwork(nn.Module):
     """A generator and a classifier of the same shape, which share their word embeddings, and what selects tokens."""
 
-    def __init__(self, config: RationaleConfig, generator: nn.Module, encoder: nn.Module, width: int) -> None:
+    def __init__(
+        self, config: RationaleConfig, generator: nn.Module, encoder: nn.Module, width: int, rate: float
+    ) -> None:
         super().__init__()
         self.config = config
         self.choice = {"lei": Bernoulli, "hardkuma": HardKuma}[choose(config.kind, KINDS, "kind of rationale model")]
         self.generator, self.encoder = generator, encoder
-        self.select = nn.Linear(width, 2 if config.kind == "hardkuma" else 1)
+        start = torch.tensor(self.choice.start(rate))
+        self.select = nn.Linear(width, len(start))
+        with torch.no_grad():
+            self.select.bias.copy_(start)
+        self.register_buffer("threshold", torch.tensor(0.5))
+
+    @property
+    def least(self) -> Float[Tensor, ""]:
+        """The probability above which a token is selected outside training."""
+        return self.get_buffer("threshold")
 
     def forward(self, states: Float[Tensor, "b t k"]) -> HardKuma | Bernoulli:
         """Return the distribution of the selection, given the last states of the generator."""
@@ -66,7 +77,8 @@ class RationaleNetwork(nn.Module):
 class Rationale:
     """z ~ p(z | x) by the generator;  logits = classifier(z · e).
 
-    In training, z is drawn; otherwise it is what the generator holds most likely. Special tokens are always read.
+    In training, z is drawn; otherwise a token is selected if the probability of that is above a threshold, ½ unless
+    training has found one. Special tokens are always read.
     Hidden states and attention are the classifier's.
 
     Papers: Lei et al. 2016, arXiv:1606.04155; Bastings et al. 2019, arXiv:1905.08160
@@ -79,8 +91,10 @@ class Rationale:
     embedding_edit: EmbeddingEdit | None = None
 
     @classmethod
-    def new(cls, encoder: Model, kind: RationaleKind, *, name: str | None = None, seed: int = 0) -> "Rationale":
-        """Create a rationale model from a classifier; the generator starts as a copy of it.
+    def new(
+        cls, encoder: Model, kind: RationaleKind, *, rate: float = 0.5, name: str | None = None, seed: int = 0
+    ) -> "Rationale":
+        """Create a rationale model from a classifier; the generator starts as a copy of it and selects about ``rate``.
 
         The classifier becomes a part of the model and is trained with it.
         """
@@ -90,8 +104,9 @@ class Rationale:
         width = forward(generator, batch, hidden=True).hidden[-1].shape[-1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = RationaleNetwork(RationaleConfig(kind), generator.module, encoder.module, width)
+            module = RationaleNetwork(RationaleConfig(kind), generator.module, encoder.module, width, rate)
         module.select.to(encoder.words.weight)
+        module.threshold = module.least.to(encoder.words.weight.device)
         module.train(encoder.module.training)
         return cls(module, generator, encoder, name or encoder.name)
 
@@ -183,7 +198,7 @@ class Rationale:
         e = self.words(batch.ids) if embeddings is None else embeddings
         entering = e if self.embedding_edit is None else self.embedding_edit.entering(e)
         choice = self.module(self.generator(batch, embeddings=entering, hidden=True).hidden[-1])
-        z = (choice.draw() if self.module.training else choice.decide()).masked_fill(~batch.content, 1)
+        z = (choice.draw() if self.module.training else choice.decide(self.module.least)).masked_fill(~batch.content, 1)
         output = self.encoder(
             batch,
             embeddings=z[..., None] * entering,

@@ -1,30 +1,49 @@
-"""Beyond saliency of tokens: what learned masks and rationale models add to it, and what they cost.
+"""Beyond saliency of tokens: what interactions, learned masks and rationale models add to it, and what they cost.
 
-On each data set one classifier is trained, and explained by attention, by saliency methods and by gates that were
-trained for it (DiffMask); beside it, a model that selects its own input is trained from the same start. All are
-measured for faithfulness, plausibility and cost in one table.
+On each data set one classifier is trained, and explained by attention, by saliency methods, by interactions summed to
+tokens, and by gates that were trained for it (DiffMask); beside it, a model that selects its own input is trained from
+the same start. All are measured for faithfulness, plausibility and cost in one table.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
+from salience.core.files import complete, fingerprint, write_json
+from salience.core.stats import Estimate
 from salience.core.types import Model
+from salience.data import source
 from salience.data.examples import Example, sampled
-from salience.evaluation.table import Evaluation
+from salience.evaluation.evaluator import unsupported
+from salience.evaluation.runs import evaluate_data
+from salience.evaluation.table import Cell, Evaluation
+from salience.explanations.explainer import AnyMethod
+from salience.methods import CONTROLS
+from salience.methods.interactions import by_token, pairwise_occlusion
+from salience.models.identity import digest
 from salience.models.loading import load
-from salience.papers.compared import Comparison, compare
+from salience.papers.compared import TIMED, Comparison, seconds_per_text
+from salience.training import distillation
 from salience.training.diffmask import RECIPE as GATES
 from salience.training.diffmask import train_gates
 from salience.training.loop import Epoch, Recipe, TrainingProgress
 from salience.training.rationale_models import RationaleResult, RationaleTraining, train_rationale_model
 
 METHODS = ("attention", "gradient", "input_x_gradient", "integrated_gradients", "occlusion", "diff_mask")
-"""Of the classifier. Interactions, summed to tokens, belong here too."""
+"""Of the classifier, beside interactions."""
+
+INTERACTIONS = "pairwise_occlusion"
+PASSES = 5000
+"""Passes per text, on average, that interactions may take; where they would take more, they are left out."""
 
 SELECTING = ("selection", "input_x_gradient")
 """Of the rationale model."""
+
+PART = 20
+"""Texts that are measured before their numbers are saved."""
 
 FAITHFULNESS, PLAUSIBILITY = ("comprehensiveness", "sufficiency"), ("token_f1", "auprc")
 
@@ -92,7 +111,7 @@ def run(
     """Train and measure everything on one data set. What is trained is kept in the folder and not trained again."""
     texts, held_out = sampled(train, size.train or len(train)), sampled(test, size.test)
     place = Path(out) / data
-    shared: dict[str, Any] = {"tests": {data: test}}
+    shared: dict[str, Any] = {"tests": {data: test}, "callbacks": distillation.Callbacks(step=callbacks.step)}
 
     def trained(name: str, training: RationaleTraining) -> RationaleResult:
         callbacks.stage(f"{data}: training the {name}")
@@ -103,22 +122,84 @@ def run(
     classifier = load(plain.model)
     callbacks.stage(f"{data}: training the gates")
     gates = train_gates(classifier, [e.text for e in texts], place / "gates", recipe=size.gates, report=callbacks.step)
-    callbacks.stage(f"{data}: measuring")
-    compared = _compared(classifier, data, held_out, METHODS, gates=str(gates.folder))
+    callbacks.stage(f"{data}: measuring the classifier")
+    compared = _compared(classifier, data, held_out, METHODS, place / "of-classifier", gates=str(gates.folder))
+    callbacks.stage(f"{data}: measuring the rationale model")
+    selecting = _compared(load(rationale.model), data, held_out, SELECTING, place / "of-rationale-model")
     trainings = {"classifier": plain.epochs, "rationale model": rationale.epochs, "gates": gates.epochs}
     return BeyondResult(
         data,
         compared,
-        _compared(load(rationale.model), data, held_out, SELECTING),
+        selecting,
         {name: result.tests[data]["accuracy"] for name, result in (("classifier", plain), ("rationale", rationale))},
         rationale.tests[data]["selected"],
         {name: _seconds(epochs) for name, epochs in trainings.items()},
     )
 
 
-def _compared(model: Model, data: str, texts: Sequence[Example], methods: Sequence[str], **settings: Any) -> Comparison:
-    metrics = (*FAITHFULNESS, *(PLAUSIBILITY if any(e.rationale for e in texts) else ()))
-    return compare(model, data, texts, methods, metrics, **{f"diff_mask.{k}": v for k, v in settings.items()})
+def _compared(
+    model: Model, data: str, texts: Sequence[Example], names: Sequence[str], place: Path, **gates: str
+) -> Comparison:
+    """Measure the methods that support the model. Finished texts are saved in the folder and not measured again."""
+    settings: dict[str, dict[str, Any]] = {name: dict(gates) if name == "diff_mask" else {} for name in names}
+    own: dict[str, Any] = {f"diff_mask.{key}": value for key, value in gates.items()}
+    left_out = {n: why for n in names if (why := unsupported(model, texts[0].text, n, **settings[n])) is not None}
+    methods: dict[str, AnyMethod] = {name: name for name in names if name not in left_out}
+    if names is METHODS and (reason := _too_long(texts)) is not None:
+        left_out[INTERACTIONS] = reason
+    elif names is METHODS:
+        methods[INTERACTIONS] = by_token(pairwise_occlusion)
+    known = any(e.rationale for e in texts)
+    evaluation = evaluate_data(
+        model,
+        source(_written(texts, place.with_suffix(".jsonl")), id="id", rationale="rationale" if known else None),
+        place,
+        list(methods.values()),
+        metrics=[*FAITHFULNESS, *(PLAUSIBILITY if known else ())],
+        rows_per_part=PART,
+        **own,
+    )
+    some = [e.text for e in sampled(texts, TIMED)]
+
+    def time(name: str) -> float:
+        return seconds_per_text(model, some, methods[name], settings.get(name, {}))
+
+    return Comparison(data, evaluation, _timed(time, methods, model, some, place.with_suffix(".json")), left_out)
+
+
+def _too_long(texts: Sequence[Example]) -> str | None:
+    """Why there are no interactions: a pass for every pair of words."""
+    counts = [len(str(e.text).split()) for e in texts]
+    passes = sum(n * (n + 1) / 2 for n in counts) / len(counts)
+    return (
+        f"interactions would take {passes:,.0f} passes per text, and {PASSES:,} are allowed"
+        if passes > PASSES
+        else None
+    )
+
+
+def _written(texts: Sequence[Example], file: Path) -> Path:
+    """Write the measured texts to a file, which a run reads."""
+    lines = [{"id": e.id, "text": e.text, "rationale": e.rationale} for e in texts]
+    with complete(file) as opened:
+        opened.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
+    return file
+
+
+def _timed(
+    time: Callable[[str], float],
+    names: Sequence[str] | Mapping[str, Any],
+    model: Model,
+    texts: Sequence[Any],
+    file: Path,
+) -> dict[str, float]:
+    """Seconds per text by method; kept in the file, so that the same command prints the same table."""
+    facts = fingerprint(digest(model), list(names), texts)
+    stored: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    if stored.get("of") != facts:
+        stored = {"of": facts, "seconds": {name: time(name) for name in names}}
+        write_json(file, stored)
+    return stored["seconds"]
 
 
 def _seconds(epochs: Sequence[Epoch]) -> float:
@@ -147,7 +228,12 @@ def table(result: BeyondResult) -> tuple[list[str], list[list[str]]]:
     metrics = list(result.classifier.evaluation.metrics)
     heads = ["model", "method", *metrics, "ms per text"]
     lines = [
-        [row["model"], row["method"], *(f"{row[m]:.3f}" for m in metrics), _milliseconds(row["seconds"])]
+        [
+            row["model"],
+            row["method"],
+            *("–" if isnan(row[m]) else f"{row[m]:.3f}" for m in metrics),
+            _milliseconds(row["seconds"]),
+        ]
         for row in rows(result)
     ]
     return heads, lines
@@ -157,30 +243,99 @@ def _milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{1000 * seconds:.1f}"
 
 
+def left_out(result: BeyondResult) -> list[str]:
+    """The methods that were not measured, with the reason."""
+    return [f"{name}: {why}" for name, why in (*result.classifier.left_out.items(), *result.rationale.left_out.items())]
+
+
 def answer(result: BeyondResult) -> list[str]:
     """What each kind of explanation adds, and what it costs, in words."""
-    evaluation, seconds = result.classifier.evaluation, result.classifier.seconds
-    sentences = [_against(evaluation, metric) for metric in evaluation.metrics]
-    once = result.seconds["gates"]
-    dearer = seconds["occlusion"] - seconds["diff_mask"]
-    paid = f"after {once / dearer:,.0f} texts it is cheaper than occlusion" if dearer > 0 else "it never pays off"
+    evaluation = result.classifier.evaluation
+    new = [name for name in ("diff_mask", INTERACTIONS) if name in evaluation.methods]
     kept = result.accuracy["rationale"] - result.accuracy["classifier"]
     return [
-        *sentences,
-        f"diff_mask takes {_milliseconds(seconds['diff_mask'])} ms per text, occlusion "
-        f"{_milliseconds(seconds['occlusion'])}; its gates took {once:,.0f} s to train, so {paid}.",
+        *(_rank(evaluation, name, metric) for metric in evaluation.metrics for name in new),
+        *(_cost(result, name) for name in new),
         f"The rationale model reads {result.selected:.0%} of the tokens; its accuracy is "
-        f"{result.accuracy['rationale']:.3f}, {kept:+.3f} from the classifier of whole texts.",
+        f"{result.accuracy['rationale']:.3f}, {kept:+.3f} from the classifier of whole texts. It took "
+        f"{result.seconds['rationale model']:,.0f} s to train, the classifier {result.seconds['classifier']:,.0f} s.",
     ]
 
 
-def _against(evaluation: Evaluation, metric: str) -> str:
-    """Where DiffMask stands among the methods of the classifier."""
-    cells = {name: evaluation.cells[name, metric].estimate.mean for name in METHODS if name in evaluation.methods}
-    higher = evaluation.cells["diff_mask", metric].better == "higher"
-    order = sorted(cells, key=lambda name: -cells[name] if higher else cells[name])
-    place = order.index("diff_mask") + 1
+def _rank(evaluation: Evaluation, method: str, metric: str) -> str:
+    """Where a method stands among those of the classifier."""
+    cells = {name: evaluation.cells[name, metric] for name in evaluation.methods if name not in CONTROLS}
+    sign = -1 if cells[method].better == "higher" else 1
+    order = sorted(cells, key=lambda name: sign * cells[name].estimate.mean)
+    verdict = "significantly better" if cells[method].beats_random else "not significantly better"
     return (
-        f"{metric}: diff_mask is number {place} of {len(order)} ({cells['diff_mask']:.3f}); the best is {order[0]} "
-        f"({cells[order[0]]:.3f})."
+        f"{metric}: {method} is number {order.index(method) + 1} of {len(order)}, {cells[method].estimate}, {verdict} "
+        f"than random; the best is {order[0]}, {cells[order[0]].estimate}."
     )
+
+
+def _cost(result: BeyondResult, method: str) -> str:
+    """What a method costs against occlusion, and when gates have paid for their training."""
+    seconds = result.classifier.seconds
+    costs = (
+        f"{method} takes {_milliseconds(seconds[method])} ms per text, occlusion {_milliseconds(seconds['occlusion'])}"
+    )
+    if method != "diff_mask":
+        return f"{costs}."
+    once, saved = result.seconds["gates"], seconds["occlusion"] - seconds[method]
+    paid = f"after {once / saved:,.0f} texts it is cheaper than occlusion" if saved > 0 else "it is never cheaper"
+    return f"{costs}; its gates took {once:,.0f} s to train, so {paid}."
+
+
+# ------------------------------------------------------------------------------------------------------ directions
+
+IG, RANDOM, SELECTED = "integrated gradients", "random", "A2R, a rationale model"
+OURS = {
+    IG: ("classifier", "integrated_gradients"),
+    RANDOM: ("classifier", "random"),
+    SELECTED: ("rationale", "selection"),
+}
+ORDER = ("auprc", "token_f1", "sufficiency", "comprehensiveness")
+DIRECTIONS = (
+    (IG, RANDOM, "comprehensiveness"),
+    (IG, RANDOM, "sufficiency"),
+    (IG, RANDOM, "auprc"),
+    (SELECTED, IG, "auprc"),
+    (IG, SELECTED, "comprehensiveness"),
+)
+"""The published direction is that the first is better than the second."""
+
+
+def directions(result: BeyondResult) -> list[dict[str, Any]]:
+    """The published directions beside ours: one holds where the 95 % intervals are apart in the same order."""
+    return [_direction(result, *one) for one in DIRECTIONS if one[2] in result.classifier.evaluation.metrics]
+
+
+def _direction(result: BeyondResult, better: str, worse: str, metric: str) -> dict[str, Any]:
+    cells = [_cell(result, name, metric) for name in (better, worse)]
+    if cells[0].better == "higher":
+        verdict = _verdict(cells[0].estimate, cells[1].estimate)
+    else:
+        verdict = _verdict(cells[1].estimate, cells[0].estimate)
+    published = [PUBLISHED[name][ORDER.index(metric)] for name in (better, worse)]
+    ours = [cell.estimate.mean for cell in cells]
+    return {
+        "metric": metric,
+        "better": better,
+        "worse": worse,
+        "published": published,
+        "ours": ours,
+        "verdict": verdict,
+    }
+
+
+def _cell(result: BeyondResult, name: str, metric: str) -> Cell:
+    model, method = OURS[name]
+    return getattr(result, model).evaluation.cells[method, metric]
+
+
+def _verdict(above: Estimate, below: Estimate) -> str:
+    """Whether one mean is above another, by their intervals."""
+    if any(isnan(bound) for one in (above, below) for bound in (one.low, one.high)):
+        return "undecided"
+    return "holds" if above.low > below.high else "does not hold" if above.high < below.low else "undecided"

@@ -11,7 +11,7 @@ from salience.data.examples import Example, sampled
 from salience.errors import UnsupportedModel
 from salience.evaluation.evaluator import evaluate, unsupported
 from salience.evaluation.table import Evaluation
-from salience.explanations.explainer import explain
+from salience.explanations.explainer import AnyMethod, explain
 from salience.methods import find_method
 
 TIMED = 40
@@ -53,7 +53,7 @@ def compare(
             raise UnsupportedModel(left_out[name])
     supported = [name for name in methods if name not in left_out]
     evaluation = evaluate(model, examples, supported, metrics=metrics, report=report, **settings)
-    seconds = {name: _seconds(model, texts, name, own[name]) for name in supported}
+    seconds = {name: seconds_per_text(model, texts, name, own[name]) for name in supported}
     return Comparison(data, evaluation, seconds, left_out)
 
 
@@ -64,7 +64,8 @@ def _settings_of(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**shared, **own}
 
 
-def _seconds(model: Model, texts: Sequence[Any], method: str, settings: Mapping[str, Any]) -> float:
+def seconds_per_text(model: Model, texts: Sequence[Any], method: AnyMethod, settings: Mapping[str, Any]) -> float:
+    """How long a method takes, explaining in batches."""
     explain(model, texts[:2], method, **settings)  # warm-up: exclude work that is done once per model
     began = perf_counter()
     explain(model, texts, method, **settings)

@@ -5,7 +5,7 @@ from salience.training.distillation import Callbacks, Distillation, Distillation
 from salience.training.guides import by_explanations, by_rationales, shuffled_guides, uniform_guides
 from salience.training.loop import Epoch, Probe, Recipe, Recorder, TrainingProgress, fit
 from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads
-from salience.training.multipliers import ExponentialAscent, GradientAscent
+from salience.training.multipliers import DampedAscent, GradientAscent
 from salience.training.objectives import (
     PENALTIES,
     TASK,
@@ -36,10 +36,10 @@ __all__ = [
     "TASK",
     "AttentionMonitor",
     "Callbacks",
+    "DampedAscent",
     "Distillation",
     "DistillationResult",
     "Epoch",
-    "ExponentialAscent",
     "GatesResult",
     "GradientAscent",
     "Objective",

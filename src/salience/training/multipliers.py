@@ -1,30 +1,30 @@
-"""Multipliers of constraints: how the weight of a term rises while the constraint is violated."""
+"""Multipliers of constraints: how the weight of a term changes while the constraint is violated."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import sqrt
 
 
 @dataclass(frozen=True, slots=True)
-class ExponentialAscent:
-    """The multiplier of a constraint c ≤ 0: λ ← λ · exp(η c̄ + δ Δc̄), with c̄ the moving average of c.
+class DampedAscent:
+    """The multiplier of a constraint c = 0: λ ← λ + η c̄ + ρ Δc̄, with c̄ the moving average of c. It may be negative.
 
-    In the paper δ is 0. A larger one damps the multiplier: it falls as soon as c does, instead of once c is below 0.
+    Summed over the steps this is λ = ρ c̄ + η Σ c̄, a proportional and an integral part. The integral alone is gradient
+    ascent; it overshoots, since c follows λ with delay. ρ damps it as the quadratic penalty ρ c² / 2 would.
 
-    Paper: Bastings et al. 2019, arXiv:1905.08160, section 4, and its code
+    Papers: Platt & Barr 1987, Constrained differential optimization; Stooke et al. 2020, arXiv:2007.03964, section 4
     """
 
-    rate: float = 0.01
-    smoothing: float = 0.99
-    damping: float = 0.0
-    low: float = 1e-12
-    high: float = 5.0
+    rate: float
+    damping: float
+    smoothing: float
+    high: float
 
     def __call__(self, weight: float, average: float, c: float) -> tuple[float, float]:
         """Return the next multiplier and moving average."""
         before, average = average, self.smoothing * average + (1 - self.smoothing) * c
         growth = self.rate * average + self.damping * (average - before)
-        return min(max(weight * exp(growth), self.low), self.high), average
+        return min(max(weight + growth, -self.high), self.high), average
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,8 +319,8 @@ class Term:
     differentiates the model itself; the model then runs without fused attention kernels. Set ``hidden`` if it reads
     hidden states.
 
-    With an ``ascent``, the loss is a constraint, loss ≤ 0, and λ its multiplier: ``weight`` at first, then raised after
-    every step that violates the constraint and lowered after the others.
+    With an ``ascent``, the loss is a constraint, loss ≤ 0 or loss = 0, and λ its multiplier: ``weight`` at first, then
+    raised after steps with a loss above 0 and lowered after the others.
     """
 
     loss: Loss

@@ -16,22 +16,25 @@ from salience.core.passes import forward
 from salience.core.rows import each_text
 from salience.core.types import Batch, Model
 from salience.data import Source
-from salience.data.examples import Example, encode_examples, examples, labels_in
+from salience.data.examples import Example, encode_examples, examples, labels_in, sampled
 from salience.errors import BadInput, choose
 from salience.models.loading import load, load_to_train
 from salience.models.rationale import KINDS, Rationale, RationaleKind
 from salience.training.distillation import Callbacks, save_model
 from salience.training.loop import Epoch, Probe, Recipe, epoch_from, fit
 from salience.training.monitors import accuracy
-from salience.training.multipliers import ExponentialAscent
+from salience.training.multipliers import DampedAscent
 from salience.training.objectives import TASK, Objective, Step, Term, every, labelled, task_loss
 
-START = 0.01
-"""The multiplier of the rate at first."""
+ASCENT = DampedAscent(rate=0.2, damping=10.0, smoothing=0.7, high=5.0)
+"""How the multiplier of the rate changes. The update of the paper, λ · exp(0.01 c̄) from 1e-4, takes thousands of steps.
 
-ASCENT = ExponentialAscent(rate=0.03, smoothing=0.9, damping=4.0)
-"""Faster than in the paper, whose trainings take ten times the steps, and damped: a generator that has been pushed to
-select nothing does not recover."""
+Until λ has grown, its models select all tokens, and then too few; both ends are flat, and a generator leaves them
+slowly or not at all. Here training starts at the rate, and the multiplier holds it there.
+"""
+
+CALIBRATED = 1000
+"""Training texts that the threshold of a finished model is set on."""
 
 Texts = Source | Sequence[Example]
 SAVE_EVERY = 500
@@ -42,7 +45,7 @@ SAVE_EVERY = 500
 
 
 def excess_rate(step: Step, *, rate: float) -> Float[Tensor, " b"]:
-    """The constraint on the expected share of selected tokens: mean_t P(z_t ≠ 0) − rate ≤ 0."""
+    """The constraint on the expected share of selected tokens: mean_t P(z_t ≠ 0) − rate = 0."""
     return _nonzero(step).sum(1) / step.batch.content.sum(1).clamp_min(1) - rate
 
 
@@ -78,7 +81,7 @@ def _log_probability(step: Step) -> Float[Tensor, " b"]:
 
 
 def rationale_objective(kind: RationaleKind, rate: float, coherence: float = 0.0) -> Objective:
-    """L_task + λ (rate of selected tokens − rate) + coherence · changes, with λ raised while the rate is too high.
+    """L_task + λ (share of selected tokens − rate) + coherence · changes, with λ such that the share is the rate.
 
     ``lei`` estimates the gradient of the expected task loss by REINFORCE; ``hardkuma`` differentiates through z. The
     expectations of the other terms are exact for both.
@@ -89,7 +92,7 @@ def rationale_objective(kind: RationaleKind, rate: float, coherence: float = 0.0
     if not coherence >= 0:
         raise BadInput(f"coherence={coherence} must be at least 0")
     reinforced = Term(reinforced_task, over=labelled, attention=False, name=TASK.name)
-    few = Term(excess_rate, START, settings={"rate": rate}, over=every, attention=False, name="rate", ascent=ASCENT)
+    few = Term(excess_rate, 0.0, settings={"rate": rate}, over=every, attention=False, name="rate", ascent=ASCENT)
     whole = Term(incoherence, coherence, over=every, attention=False)
     task = reinforced if choose(kind, KINDS, "kind of rationale model") == "lei" else TASK
     return Objective((task, few, *([whole] if coherence else [])))
@@ -102,6 +105,26 @@ def check_rate(rate: float) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ measures
+
+
+def calibrate(model: Rationale, texts: Sequence[Example], rate: float) -> None:
+    """Set the threshold of the model so that it selects this share of the tokens of these texts.
+
+    With the threshold ½, a generator that selects each token with probability 0.2 would select none at all.
+    """
+
+    def work(batch: Batch, _: list[int]) -> list[Tensor]:
+        chosen = forward(model, batch).selection
+        assert chosen is not None
+        return [p[content].exp().cpu() for p, content in zip(chosen.log_nonzero, batch.content, strict=True)]
+
+    each = each_text(model, encode_examples(model, texts), work)
+    weights = torch.cat([torch.full_like(p, 1 / (len(p) * len(each))) for p in each if len(p)])
+    p, order = torch.cat(each).float().sort(descending=True)
+    # The threshold lies between the last token that is selected and the next one.
+    last = int((weights[order].double().cumsum(0) - rate).abs().argmin())
+    after = p[last + 1] if last + 1 < len(p) else torch.zeros(())
+    model.module.least.fill_((p[last] + after) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +213,9 @@ def train_rationale_model(
         if not (folder / "result.json").exists():
             made = load_to_train(model, labels, seed=training.recipe.seed, **options)
             if training.kind is not None:
-                made = Rationale.new(made, training.kind, seed=training.recipe.seed)
+                made = Rationale.new(made, training.kind, rate=training.rate, seed=training.recipe.seed)
             epochs = _fitted(made, train, held_out, folder, training, callbacks)
+            _calibrated(made, train, training)
             save_model(made, folder / "model")
             write_json(folder / "result.json", {"epochs": [asdict(one) for one in epochs]})
             rmtree(folder / ".training", ignore_errors=True)
@@ -217,6 +241,10 @@ def _fitted(
     training: RationaleTraining,
     callbacks: Callbacks,
 ) -> list[Epoch]:
+    def measure(trained: Model) -> Mapping[str, float]:
+        _calibrated(trained, train, training)
+        return SelectionMonitor(held_out)(trained)
+
     what = "the model of whole texts" if training.kind is None else f"the {training.kind} model, rate {training.rate:g}"
     callbacks.announce(f"training {what}")
     epochs: list[Epoch] = []
@@ -225,7 +253,7 @@ def _fitted(
         train,
         objective=training.objective,
         recipe=training.recipe,
-        probes=[Probe(SelectionMonitor(held_out))] if held_out else (),
+        probes=[Probe(measure)] if held_out else (),
         report=callbacks.step,
         folder=folder / ".training",
         save_every=SAVE_EVERY,
@@ -234,6 +262,11 @@ def _fitted(
         if callbacks.epoch is not None:
             callbacks.epoch("model", epoch)
     return epochs
+
+
+def _calibrated(model: Model, train: Sequence[Example], training: RationaleTraining) -> None:
+    if isinstance(model, Rationale):
+        calibrate(model, sampled(train, CALIBRATED), training.rate)
 
 
 def accuracy_against_rate(

@@ -53,6 +53,9 @@ def main(folder: str | None, repeats: int) -> None:
     compare(
         f"occlusion by word, all answer tokens / {copies} forwards", by_word, raw.forwards(copies), max(1, repeats // 2)
     )
+    logits = ours("input_x_gradient", kind="logit")
+    for name, peer in inseq_ways(module, tokenizer, prompt, answer):
+        compare(f"input_x_gradient, matrix of logits / {name}", logits, peer, 1)
     for name, peer in captum_ways(module, tokenizer, prompt, answer):
         other = ours("input_x_gradient") if "gradient" in name else by_word
         compare(f"{'input_x_gradient, matrix' if 'gradient' in name else 'occlusion by word'} / {name}", other, peer, 1)
@@ -132,6 +135,21 @@ def captum_ways(
             lambda: ablation.attribute(TextTokenInput(text, tokenizer), target=said, forward_in_tokens=False),
         ),
     ]
+
+
+def inseq_ways(
+    module: Any, tokenizer: Any, prompt: list[int], answer: list[int]
+) -> list[tuple[str, Callable[[], object]]]:
+    """Inseq's way to the same numbers, for the logit of each token; its cross-entropy raised an error."""
+    try:
+        import inseq  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        print("inseq is not installed")
+        return []
+    peer: Any = inseq.load_model(module, "input_x_gradient", tokenizer=tokenizer)
+    text, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + answer)
+    settings = {"attributed_fn": "logit", "show_progress": False}
+    return [("inseq's gradients of each step", lambda: peer.attribute(text, whole, **settings))]
 
 
 def compare(name: str, ours: Callable[[], object], other: Callable[[], object], repeats: int) -> None:

@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from salience.cli import checks, run
 from salience.core.prompts import Prompt
 from salience.data import source
+from salience.data.prompts import read_prompts
 from salience.errors import BadInput
 from salience.evaluation.advice import advice, details
 from salience.evaluation.answer_runs import evaluate_answer_data
@@ -304,3 +305,17 @@ def test_a_prompt_that_would_be_deleted_whole_is_named(tmp_path: Path):
     )
     assert table.texts == 12
     assert "single sentence" in (tmp_path / "out" / "rejected.jsonl").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "a film"}, "no column 'answer'"),
+        ({"text": "a film", "answer": 3}, "prompt '0' of .*d.jsonl: its answer is 3; expected a text"),
+        ({"text": "a film", "answer": " "}, "column 'answer' is empty or only white space"),
+    ],
+)
+def test_an_answer_that_is_no_text_is_named(row: dict[str, object], message: str, tmp_path: Path):
+    (tmp_path / "d.jsonl").write_text(json.dumps(row))
+    with pytest.raises(BadInput, match=message):
+        read_prompts(source(tmp_path / "d.jsonl"), "answer")

@@ -377,5 +377,7 @@ def test_several_sources_are_explained_as_if_alone():
 def test_a_prediction_is_not_explained_instead_of_an_answer():
     import salience
 
-    with pytest.raises(BadInput, match=r"answers with a text; explain it by salience.generation.explain_answer"):
+    with pytest.raises(
+        BadInput, match=r"no prediction but its answer; explain that with --generate .* or salience.explain_answer"
+    ):
         salience.explain(model_of("t5"), SOURCE)

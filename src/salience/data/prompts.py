@@ -87,17 +87,15 @@ class Asked:
 
 def read_prompts(data: Source, answer_column: str | None = None, limit: int | None = None) -> list[Asked]:
     """Read the prompts of a data set, one per row, with their answers."""
-    keep = () if answer_column is None else (answer_column,)
     rows: list[Asked] = []
     read = prompt_reader(data)
-    for row in islice(all_rows(replace(data, keep=keep)), limit):
+    for row in islice(all_rows(replace(data, target=answer_column)), limit):
         if isinstance(row, Rejected):
             raise BadInput(f"line {row.line} of {row.file}: {row.reason}")
-        answer = dict(row.kept).get(answer_column or "")
-        if answer_column is not None and not answer:
-            raise BadInput(f"prompt {row.id!r} of {data.name} has no answer in the column {answer_column!r}")
+        if row.target is not None and not isinstance(row.target, str):
+            raise BadInput(f"prompt {row.id!r} of {data.name}: its answer is {row.target!r}; expected a text")
         try:
-            rows.append(Asked(str(row.id), read(row), answer))
+            rows.append(Asked(str(row.id), read(row), row.target))
         except BadInput as error:
             raise BadInput(f"prompt {row.id!r} of {data.name}: {error}") from error
     if not rows:

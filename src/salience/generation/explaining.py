@@ -232,7 +232,7 @@ def as_language_model(model: Model) -> LanguageModel:
     """Return the model, or refuse it if it does not answer with a text."""
     if isinstance(model, EncoderDecoder) or (isinstance(model, HuggingFace) and model.generates):
         return model
-    raise BadInput(f"{model.name} does not answer with a text; use salience.explain for its prediction")
+    raise BadInput(f"{model.name} does not answer with a text; use a language model, or explain its prediction")
 
 
 def prepared(

@@ -77,7 +77,7 @@ def _named(by: str, parts: Sequence[Part]) -> list[Part]:
         return result
     if by == "turn":
         raise BadInput("the prompt has no turns; pass a chat, a list of messages")
-    raise BadInput("the prompt has no documents; pass passages with the question (Prompt.with_context)")
+    raise BadInput("the prompt has no documents; pass passages with the question (--context, or context in Python)")
 
 
 Rule = Callable[[str], Iterator[Span]]

@@ -158,8 +158,8 @@ def value_zeroing(
         raise UnsupportedModel(_one_query(model, "value_zeroing"))
     if not isinstance(model, Replays):
         raise UnsupportedModel(
-            f"value_zeroing runs single layers again, which {model.name} cannot do: its adapter has no replay(). Use "
-            "'attention_rollout' or 'attention_relevance'."
+            f"value_zeroing runs single layers again, which {model.name} cannot do (its adapter has no replay()); "
+            "use attention_rollout or occlusion"
         )
     chosen = slice(None) if layer is None else slice((n := layer_number(layer, model, of=model.layers)) - 1, n)
     texts, same = distinct_texts(batch)

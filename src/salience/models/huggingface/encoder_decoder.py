@@ -189,8 +189,15 @@ class EncoderDecoder:
     @property
     def _answer(self) -> Answer:
         if self.answer is None:
-            raise BadInput(f"{self.name} answers with a text; explain it by salience.generation.explain_answer")
+            raise BadInput(self._explain_the_answer)
         return self.answer
+
+    @property
+    def _explain_the_answer(self) -> str:
+        return (
+            f"{self.name} is an encoder-decoder and has no prediction but its answer; explain that with --generate or "
+            "--answer, or salience.explain_answer in Python"
+        )
 
     @property
     def executor(self) -> Executor:
@@ -255,7 +262,7 @@ class EncoderDecoder:
         raise UnsupportedModel(self._no_hidden)
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:  # noqa: ARG002
-        raise BadInput(f"{self.name} answers with a text; explain it by salience.generation.explain_answer")
+        raise BadInput(self._explain_the_answer)
 
     def batch(self, encoded: Sequence[Encoded]) -> Batch:
         return Batch.of(encoded, self.network.pad or 0, self.device)

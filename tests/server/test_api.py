@@ -144,6 +144,7 @@ def test_a_mistake_in_one_of_several_requests_is_its_own():
         ("compare", {"text": "a", "models": ["bert", "bert"]}, 422, "two different models"),
         ("answer", {"prompt": "a", "model": "bert"}, 422, "bert has not an answer"),
         ("answer", {}, 422, "one of prompt and messages"),
+        ("answer", {"prompt": "a", "answer": "x" * 2000}, 413, "2,001 characters; at most 2,000"),
         ("answer", {"prompt": "a", "tokens": 9999}, 422, "at most 256"),
         ("jobs", {"work": "explain"}, 422, "needs texts"),
         ("jobs", {"work": "words", "run": "out/none"}, 404, "there is no 'out/none'"),

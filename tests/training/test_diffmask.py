@@ -12,7 +12,7 @@ from salience.data.examples import Example
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from salience.models.gates import HIGH, LOW, TEMPERATURE, drawn, load_gates, log_nonzero, new_gates
 from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
-from salience.training.diffmask import Masked, diffmask_objective, kl, train_gates
+from salience.training.diffmask import Masked, diffmask_objective, kl, same_decision, train_gates
 from salience.training.loop import Recipe, fit
 from salience.training.multipliers import DampedAscent, GradientAscent
 from shapes import build
@@ -109,6 +109,12 @@ def test_the_divergence_is_that_of_torch():
     assert torch.allclose(kl(p, q, "softmax"), expected, atol=1e-6)
     expected = torch.distributions.kl_divergence(bernoulli(logits=p), bernoulli(logits=q)).sum(1)
     assert torch.allclose(kl(p, q, "sigmoid"), expected, atol=1e-5)
+
+
+def test_decisions_are_those_of_all_labels():
+    p, q = torch.tensor([[2.0, 1.0], [2.0, 1.0]]), torch.tensor([[3.0, -1.0], [1.0, 2.0]])
+    assert same_decision(p, q, "softmax").tolist() == [True, False]
+    assert same_decision(p, q, "sigmoid").tolist() == [False, True], "the second label is no longer predicted"
 
 
 def test_multipliers_follow_their_formulas():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from salience.core.files import claim, complete, fingerprint, locked
@@ -96,6 +96,11 @@ def kl(p: Float[Tensor, "b c"], q: Float[Tensor, "b c"], link: str) -> Float[Ten
     return (p.exp() * (p - q)).flatten(1).sum(1)
 
 
+def same_decision(p: Float[Tensor, "b c"], q: Float[Tensor, "b c"], link: str) -> Bool[Tensor, " b"]:
+    """Whether two predictions, given as logits, name the same label; with several labels per text, the same ones."""
+    return ((p > 0) == (q > 0)).all(1) if link == "sigmoid" else p.argmax(1) == q.argmax(1)
+
+
 def diffmask_objective(layers: int, margin: float = MARGIN) -> Objective:
     """Σ_l α_l (KL(p ‖ p̃_l) − m) + mean log P(z_l ≠ 0), for gates up to every layer l; α rises while KL is above m.
 
@@ -139,7 +144,7 @@ class GatesMonitor:
             embeddings = _hidden(model.embed(batch), z.to(whole.logits), masked.module).detach()
             rest = forward(model, batch, embeddings=embeddings).logits
             share = (z & batch.content).sum(1) / batch.content.sum(1).clamp_min(1)
-            same = whole.logits.argmax(1) == rest.argmax(1)
+            same = same_decision(whole.logits, rest, model.link)
             return list(torch.stack([share, kl(whole.logits, rest, model.link), same.float()], 1).cpu())
 
         means = torch.stack(each_text(model, encoded, work)).mean(0).tolist()

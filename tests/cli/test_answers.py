@@ -431,7 +431,7 @@ def test_a_heat_map_shows_the_segments_that_were_asked_for(explain: Explain, pla
     e = explain_answer(salience.load(plain), "A fine film. A bad film.", "input_x_gradient", **given)
     (source, words, matrix), note = answers.capped(e)
     assert source == ["sentence 1: A fine film.", "sentence 2: A bad film."]
-    assert note == ""
+    assert not note
     if per == "answer":
         assert (words, matrix) == (["whole answer"], [[s.score for s in e.by("sentence")]])
     else:
@@ -474,5 +474,5 @@ def test_images_of_long_answers_are_capped(plain: str):
     e = explain_answer(salience.load(plain), "a fine film and a good story", "gradient", answer="good film")
     (source, answer, matrix), note = answers.capped(e, most=3)
     assert (len(source), len(answer), len(matrix[0])) == (3, 3, 3)
-    assert note == f"; the 3 strongest of {len(e.words()[0])} words of the source"
+    assert note == [f"the 3 strongest of {len(e.words()[0])} words of the source"]
     assert answers.picture([e], "svg").startswith(b"<svg")

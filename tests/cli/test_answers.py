@@ -440,7 +440,7 @@ def test_a_heat_map_shows_the_segments_that_were_asked_for(explain: Explain, pla
         own = [[sum(row[n] for n in tokens) for tokens in inside] for row in e.matrix]
         means = [[sum(own[t][s] for t in tokens) / len(tokens) for s in (0, 1)] for _, tokens in e.answer_words()]
         assert matrix == [pytest.approx(row, abs=1e-5) for row in means]
-    assert "5 strongest of 8 segments" in answers.capped(replace(e, rule="word"), most=5)[1]
+    assert "5 strongest of 8 segments" in answers.capped(replace(e, rule="word"), most=5)[1][0]
     image = tmp_path / "map.svg"
     call = ("A fine film. A bad film.", "--answer", "good film", "--per", per, "--by", "sentence", "--svg", str(image))
     assert explain(*call, "--method", "gradient")[0] == 0

@@ -111,14 +111,14 @@ def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
 
 def _markdown(result: "BeyondResult") -> str:
     from salience.papers.beyond import PUBLISHED, directions, table
+    from salience.papers.sallm import markdown
 
     heads, lines = table(result)
-    tables = [_table([result.data, *heads[1:]], lines)]
+    tables = [markdown(([result.data, *heads[1:]], lines))]
     if "movies" in result.data:
         numbers = [[name, *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED.items()]
-        tables.append(
-            _table(["published, direction only", "auprc", "token_f1", "sufficiency", "comprehensiveness"], numbers)
-        )
+        names = ["published, direction only", "auprc", "token_f1", "sufficiency", "comprehensiveness"]
+        tables.append(markdown((names, numbers)))
     ours = [
         [
             f"{d['metric']}: {d['better']} is better than {d['worse']}",
@@ -127,13 +127,9 @@ def _markdown(result: "BeyondResult") -> str:
         ]
         for d in directions(result)
     ]
-    tables.append(_table(["direction on ERASER movies", "published", "ours", "here"], ours))
+    tables.append(markdown((["direction on ERASER movies", "published", "ours", "here"], ours)))
     return "\n\n".join(tables)
 
 
 def _pair(values: Sequence[float]) -> str:
     return " / ".join(f"{value:.3f}" for value in values)
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *lines])

@@ -31,6 +31,7 @@ from salience.metrics import AnyMetric, Metric, find_metrics
 from salience.models.loading import Checkpoint
 from salience.runs.driver import RunOptions, RunProgress, process_data
 from salience.runs.explaining import recorded
+from salience.runs.faithfulness import EVALUATION
 from salience.runs.folder import read_manifest
 from salience.runs.run import Run
 
@@ -86,7 +87,7 @@ class Evaluating:
     erase: Erasure | None
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    holds = "an evaluation"
+    holds = EVALUATION
 
     def __post_init__(self) -> None:
         if self.metrics is not None:

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
-from salience.runs.browsing import ORDERS
+from salience.runs.browsing import ORDERS, Page
 from salience.runs.browsing import Query as Question
 from salience.runs.faithfulness import Faithfulness
 from salience.runs.folder import ANSWERS
@@ -45,8 +45,12 @@ async def run(
 ) -> HTMLResponse:
     """The table of one run."""
     browser = here.folders.browser(run)
-    page = await here.work.run(request, READING, lambda: here.folders.page(run, asked))
-    evaluation = here.folders.evaluation(run)
+
+    def read() -> tuple[Page, Faithfulness | None]:
+        evaluation = here.folders.evaluation(run)
+        return browser.page(asked, evaluation), evaluation
+
+    page, evaluation = await here.work.run(request, READING, read)
     return render(
         "run.html",
         title=label(run),

@@ -44,6 +44,30 @@ def test_lines_paragraphs_words_and_patterns():
     assert cut(text, pattern(r"\w*o\w*")) == ["two", "four"]
 
 
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ([(0, 3), (3, 4), (4, 5)], ["我喜欢", "猫", "。"]),  # three words in one token
+        ([(0, 1), (1, 2), (2, 4), (4, 5)], ["我", "喜", "欢猫", "。"]),
+        ([(0, 2), (1, 3), (3, 5)], ["我", "喜欢", "猫。"]),  # tokens that overlap: 喜 is shared, 欢 is of the second
+        ([(0, 0), (0, 5)], ["我喜欢猫。"]),
+        ([(0, 1)], ["我", "喜", "欢", "猫", "。"]),  # the rest was cut off
+        ([], ["我", "喜", "欢", "猫", "。"]),
+    ],
+)
+def test_words_that_share_a_token_are_one_word(offsets, words: list[str]):
+    text = "我喜欢猫。"
+    result = segments(text, "word", offsets=offsets)
+    assert [text[s.start : s.end] for s in result] == words
+    assert [s.name for s in result] == [f"word {n}" for n in range(1, len(words) + 1)]
+
+
+def test_a_token_across_segments_that_have_tokens_joins_nothing():
+    text = "One.\nTwo."
+    result = segments(text, "line", offsets=[(0, 3), (3, 6), (6, 8), (8, 9)])
+    assert [text[s.start : s.end] for s in result] == ["One.", "Two."]
+
+
 def test_no_sentence_crosses_a_part():
     prompt = Prompt.with_context("who is it", ["no full stop", "here neither"])
     assert cut(prompt.text, "sentence", prompt.parts) == ["no full stop", "here neither", "who is it"]

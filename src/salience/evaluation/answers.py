@@ -213,7 +213,7 @@ class Measuring:
 
 def _is_one(prompt: Encoded, by: By) -> bool:
     """Whether all tokens of a prompt, or of the source of an encoder-decoder, are in one segment."""
-    own = owners(segments(prompt.text, by, prompt.parts), prompt.offsets, prompt.special)
+    own = owners(segments(prompt.text, by, prompt.parts, prompt.offsets), prompt.offsets, prompt.special)
     read = prompt.segments or [0] * len(own)
     return len({n for n, side in zip(own, read, strict=True) if side == read[0]}) == 1
 

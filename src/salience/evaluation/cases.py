@@ -110,7 +110,7 @@ class Case:
     @cached_property
     def segments(self) -> list[Part]:
         """The segments of the prompt."""
-        return segments(self.prompt.text, self.by, self.prompt.parts)
+        return segments(self.prompt.text, self.by, self.prompt.parts, self.prompt.offsets)
 
     @cached_property
     def owners(self) -> Int[np.ndarray, " p"]:

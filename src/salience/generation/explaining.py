@@ -304,7 +304,7 @@ def joined(prompt: Encoded, answer: Encoded, by: Rule | None, *, kept: bool = Fa
     text = f"{prompt.text}\n" if separate else prompt.text
     units = None
     if by is not None:
-        owned = owners(segmented(prompt.text, by, prompt.parts), prompt.offsets, prompt.special)
+        owned = owners(segmented(prompt.text, by, prompt.parts, prompt.offsets), prompt.offsets, prompt.special)
         units = (*(-1 if n is None else n for n in owned), *[-1] * said)
     return Encoded(
         text=text + answer.text,

@@ -93,31 +93,36 @@ class AnswerExplanation:
 
         >>> explanation.by("sentence")                                                  # doctest: +SKIP
         """
-        return self._scored(segments(self.prompt, rule, self.parts))
+        return self._scored(segments(self.prompt, rule, self.parts, self._read))
 
     def segments(self, expression: str) -> list[Segment]:
         """Return the matches of a regular expression in the prompt, with their scores for the whole answer."""
-        return self._scored(segments(self.prompt, pattern(expression), self.parts))
+        return self._scored(segments(self.prompt, pattern(expression), self.parts, self._read))
 
     def chosen_segments(self) -> list[Segment] | None:
         """The segments that the explanation was asked for, or None."""
         found = self._chosen()
         return None if found is None else self._scored(found)
 
+    @property
+    def _read(self) -> tuple[Span, ...]:
+        """The offsets of the tokens of the prompt."""
+        return self.source_offsets[: self.prompt_tokens]
+
     def segment_matrix(self) -> list[list[float]]:
         """The scores of the chosen segments for each token of the answer: one row per token."""
         found, size = self._chosen() or [], self.prompt_tokens
-        offsets, special = self.source_offsets[:size], self.special[:size]
-        return [sums(found, offsets, [v or 0.0 for v in row[:size]], special)[0] for row in self.matrix]
+        special = self.special[:size]
+        return [sums(found, self._read, [v or 0.0 for v in row[:size]], special)[0] for row in self.matrix]
 
     def _chosen(self) -> list[Part] | None:
         rule = self.rule if self.expression is None else pattern(self.expression)
-        return None if rule is None else segments(self.prompt, rule, self.parts)
+        return None if rule is None else segments(self.prompt, rule, self.parts, self._read)
 
     def _scored(self, found: Sequence[Part]) -> list[Segment]:
         size = self.prompt_tokens
         special = self.special[:size]
-        scores, _ = sums(found, self.source_offsets[:size], self.total[:size], special)
+        scores, _ = sums(found, self._read, self.total[:size], special)
         return [
             Segment(part.name, self.prompt[part.start : part.end], part.start, part.end, score)
             for part, score in zip(found, scores, strict=True)

@@ -6,7 +6,7 @@ Segments are spans of characters, in order and without overlap; none crosses a b
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Literal, get_args
 
 import regex
@@ -42,8 +42,13 @@ _ABBREVIATION = regex.compile(
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
 
 
-def segments(text: str, by: By | re.Pattern[str], parts: Sequence[Part] = ()) -> list[Part]:
+def segments(
+    text: str, by: By | re.Pattern[str], parts: Sequence[Part] = (), offsets: Sequence[Span] = ()
+) -> list[Part]:
     """Return the segments of a text, each without white space around it.
+
+    With the ``offsets`` of its tokens, a segment that would have no token of its own is joined to the one it shares a
+    token with: the characters of Chinese words are words of their own, but may be one token.
 
     Of a text with ``parts``, only these are segmented, one by one. ``by="turn"`` are the messages of a chat,
     ``"document"`` the passages and the question of a prompt with context. A regular expression, as compiled by
@@ -56,11 +61,12 @@ def segments(text: str, by: By | re.Pattern[str], parts: Sequence[Part] = ()) ->
     ['Dr. No paid 3.5 dollars.', 'Why?']
     """
     if isinstance(by, re.Pattern):
-        return _cut(text, "match", lambda piece: (m.span() for m in by.finditer(piece)), parts, repr(by.pattern))
+        found = _cut(text, lambda piece: (m.span() for m in by.finditer(piece)), parts, repr(by.pattern))
+        return _numbered("match", _joined(found, offsets))
     choose(by, get_args(By), "kind of segment")
     if by in ("turn", "document"):
         return _named(by, parts)
-    return _cut(text, by, _RULES[by], parts, by)
+    return _numbered(by, _joined(_cut(text, _RULES[by], parts, by), offsets))
 
 
 def pattern(expression: str) -> re.Pattern[str]:
@@ -84,13 +90,29 @@ Rule = Callable[[str], Iterator[Span]]
 """Spans of a text, which may have white space around them."""
 
 
-def _cut(text: str, kind: str, rule: Rule, parts: Sequence[Part], name: str) -> list[Part]:
+def _cut(text: str, rule: Rule, parts: Sequence[Part], name: str) -> list[Span]:
     whole = parts or [Part("", 0, len(text))]
     found = [(part.start + a, part.start + b) for part in whole for a, b in rule(text[part.start : part.end])]
     kept = [span for a, b in found if (span := _trimmed(text, a, b))]
     if not kept:
         raise BadInput(f"no segment of the prompt is matched by {name}; choose another kind of segment")
-    return [Part(f"{kind} {number}", a, b, kind) for number, (a, b) in enumerate(kept, 1)]
+    return kept
+
+
+def _joined(spans: Sequence[Span], offsets: Sequence[Span]) -> list[Span]:
+    """Join the spans that share a token, where one of them would have none."""
+    starts = [start for start, _ in spans]
+    near = [_near(spans, starts, offset) for offset in offsets]
+    owned = {_owner(spans, offset, numbers) for offset, numbers in zip(offsets, near, strict=True)}
+    first = list(range(len(spans)))
+    for numbers in near:
+        if any(n not in owned for n in numbers):
+            first[numbers.start : numbers.stop] = [first[numbers.start]] * len(numbers)
+    return [(spans[a][0], spans[max(group)][1]) for a, group in groupby(range(len(spans)), key=first.__getitem__)]
+
+
+def _numbered(kind: str, spans: Sequence[Span]) -> list[Part]:
+    return [Part(f"{kind} {number}", a, b, kind) for number, (a, b) in enumerate(spans, 1)]
 
 
 def _trimmed(text: str, start: int, end: int) -> Span | None:
@@ -140,19 +162,27 @@ def owners(
     >>> owners([Part("a", 0, 2), Part("b", 2, 7)], [(0, 2), (1, 5), (7, 9)])
     [0, 1, None]
     """
-    starts = [segment.start for segment in segments]
+    spans = [(segment.start, segment.end) for segment in segments]
+    starts = [start for start, _ in spans]
     return [
-        None if special is not None and special[token] else _owner(segments, starts, span)
-        for token, span in enumerate(offsets)
+        None if special is not None and special[token] else _owner(spans, offset, _near(spans, starts, offset))
+        for token, offset in enumerate(offsets)
     ]
 
 
-def _owner(segments: Sequence[Part], starts: Sequence[int], span: Span) -> int | None:
-    start, end = span
-    near = range(max(0, bisect_right(starts, start) - 1), bisect_left(starts, end))
-    shared = {number: min(end, segments[number].end) - max(start, segments[number].start) for number in near}
-    best = max(shared, key=lambda number: shared[number], default=None)
-    return best if best is not None and shared[best] > 0 else None
+def _near(spans: Sequence[Span], starts: Sequence[int], token: Span) -> range:
+    """The numbers of the spans that share characters with a token."""
+    start, end = token
+    if start == end:
+        return range(0)
+    first = max(0, bisect_right(starts, start) - 1)
+    if first < len(spans) and spans[first][1] <= start:
+        first += 1
+    return range(first, bisect_left(starts, end))
+
+
+def _owner(spans: Sequence[Span], token: Span, near: range) -> int | None:
+    return max(near, key=lambda n: min(token[1], spans[n][1]) - max(token[0], spans[n][0]), default=None)
 
 
 def sums(

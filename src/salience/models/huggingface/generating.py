@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from logging import LogRecord, getLogger
 from typing import Any
 
 import torch
@@ -186,7 +187,7 @@ def _generated(
     """What transformers generates, in the form that it does."""
     module: Any = network.module
     options: dict[str, Any] = {"tokenizer": tokenizer} if how.recorded.get("stop_strings") else {}
-    with network.executor.lock, frozen(module), _seeded(how.seed, network.device), _reporting():
+    with network.executor.lock, frozen(module), _seeded(how.seed, network.device), _reporting(), _one_limit():
         return module.generate(
             input_ids=ids.to(network.device),
             attention_mask=mask.to(network.device),
@@ -195,6 +196,21 @@ def _generated(
             **options,
             pad_token_id=_pad(network, how),
         )
+
+
+@contextmanager
+def _one_limit() -> Generator[None]:
+    """Keep transformers from warning at every call that the ``max_length`` of the model's own settings is not used."""
+    logger = getLogger("transformers.generation.utils")
+
+    def other(record: LogRecord) -> bool:
+        return not record.getMessage().startswith("Both `max_new_tokens`")
+
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
 
 
 def _padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]:

@@ -21,7 +21,7 @@ from salience.core.prompts import Prompt
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Edit, EmbeddingEdit, LanguageHead, Link, Output, Reads, Start, Weights
 from salience.errors import BadInput, BadModel, UnsupportedModel
-from salience.models.huggingface.answering import Answer, Distributions
+from salience.models.huggingface.answering import Answer, log_probabilities
 from salience.models.huggingface.attention import calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.generating import Generation, generate_from_sources
 from salience.models.huggingface.hooks import blocks, no_hooks_left, replaced_embeddings
@@ -182,7 +182,7 @@ class EncoderDecoder:
         """The log-probabilities of the token that follows each of the last tokens of every answer."""
         with exclusive(self), torch.no_grad():
             output = self._run(batch, self.words(batch.ids), None)
-            return Distributions(steps)(_last(output.logits, batch, steps)).unflatten(1, (steps, -1))
+            return log_probabilities(_last(output.logits, batch, steps))
 
     # ------------------------------------------------------------------------------------------------ what it is
 

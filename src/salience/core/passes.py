@@ -113,6 +113,12 @@ def exclusive(model: Model | SharesPrefix) -> Generator[None]:
         yield
 
 
+def embedded(model: Model, batch: Batch) -> Float[Tensor, "b t d"]:
+    """Return the word embeddings of a batch. A pass of another thread may put others in their place, hence the lock."""
+    with model.executor.lock, torch.no_grad():
+        return model.words(batch.ids).detach()  # enable_input_require_grads() makes the layer's output a leaf
+
+
 def forward(
     model: Model,
     batch: Batch,

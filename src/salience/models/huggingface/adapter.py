@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from salience.core.executor import Executor, free_memory
-from salience.core.passes import exclusive
+from salience.core.passes import embedded, exclusive
 from salience.core.prompts import Prompt
 from salience.core.text import Encoded, Text
 from salience.core.types import (
@@ -230,9 +230,7 @@ class HuggingFace:
         return [str(self.tokenizer.decode([i], skip_special_tokens=True)) for i in ids]
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        # A pass of another thread may have put other embeddings in their place.
-        with self.executor.lock, torch.no_grad():
-            return self.words(batch.ids).detach()  # enable_input_require_grads() makes the layer's output a leaf
+        return embedded(self, batch)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         if self.answer is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from salience.core.executor import Executor
-from salience.core.passes import exclusive
+from salience.core.passes import embedded, exclusive
 from salience.core.prompts import Prompt
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Edit, EmbeddingEdit, LanguageHead, Link, Output, Reads, Start, Weights
@@ -268,9 +268,7 @@ class EncoderDecoder:
         return Batch.of(encoded, self.network.pad or 0, self.device)
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        # A pass of another thread may have put other embeddings in their place.
-        with self.executor.lock, torch.no_grad():
-            return self.words(batch.ids).detach()  # enable_input_require_grads() makes the layer's output a leaf
+        return embedded(self, batch)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         return self._answer.read_from(batch)

@@ -1,11 +1,14 @@
 """The recommendation: equal methods are not told apart, chance is not recommended, and a better method is found."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from salience.evaluation.advice import advice, verdict
 from salience.evaluation.table import Evaluation, compared
 from salience.metrics import find_metric
+from salience.views.evaluation import headline
 
 METRICS = (
     "comprehensiveness",
@@ -193,6 +196,18 @@ def test_methods_that_are_best_but_no_better_than_random_are_not_recommended():
     assert all_of_them.startswith("None of these methods is significantly better than random (p ≤ 0.05")
     [some] = advice(table(steady(0, 0, -3, -3, 0, 0, 0), ("comprehensiveness",)))
     assert some.startswith("The best of these methods, a or b, is not significantly better than random (p ≤ 0.05")
+
+
+def test_an_evaluation_without_a_value_says_so():
+    empty = table(np.full((3, 7, 2), np.nan))
+    [sentence] = advice(empty)
+    assert sentence == (
+        "Nothing could be measured: no value of comprehensiveness or sufficiency is defined on these texts."
+    )
+    [sentence] = headline(advice(replace(empty, settings={"erase": "delete", "by": "sentence"})))
+    assert sentence.endswith(
+        "because no prompt has more segments than are left out, so choose smaller ones such as by=word."
+    )
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,9 @@ def test_a_prompt_that_would_be_deleted_whole_is_named(tmp_path: Path):
     prompts = [PROMPT, "The film was good"]
     with pytest.raises(BadInput, match=r"prompt 2: it is a single sentence, and occlusion deletes each .*by=word"):
         evaluate_answers(model(), prompts, ["occlusion"], answers=[ANSWER] * 2, metrics=["lds"])
+    for ids, shown in ((["0", "1"], "2"), (["a", "b"], "b")):  # rows are numbered from 0, but not for a reader
+        with pytest.raises(BadInput, match=rf"^prompt {shown}: it is a single"):
+            evaluate_answers(model(), prompts, ["occlusion"], answers=[ANSWER] * 2, metrics=["lds"], ids=ids)
     by_word = evaluate_answers(model(), prompts, ["occlusion"], answers=[ANSWER] * 2, metrics=["lds"], by="word")
     assert np.isfinite(by_word.cells["occlusion", "lds"].values).all()
     assert evaluate_answers(model(), prompts, ["gradient"], answers=[ANSWER] * 2, metrics=["top_1_drop"]).texts == 2
@@ -311,7 +314,7 @@ def test_a_prompt_that_would_be_deleted_whole_is_named(tmp_path: Path):
     ("row", "message"),
     [
         ({"text": "a film"}, "no column 'answer'"),
-        ({"text": "a film", "answer": 3}, "prompt '0' of .*d.jsonl: its answer is 3; expected a text"),
+        ({"text": "a film", "answer": 3}, "line 1 of .*d.jsonl: its answer is 3; expected a text"),
         ({"text": "a film", "answer": " "}, "column 'answer' is empty or only white space"),
     ],
 )

@@ -105,41 +105,32 @@ def explain(
         others = [*asked, *(["--decoded"] if decoded else []), *_data_only(context)]
         check_interactions(interactions, question, display, others)
         explain_pairs(interactions, _given(texts, pairs)[: data.limit], model, question, display, data.quiet)
-        return
-    if asked or (data.data is None and question.target is None and answers_in_words(model.model)):
+    elif asked or (data.data is None and question.target is None and answers_in_words(model.model)):
         if pairs or decoded or display.view != "text":
             raise BadInput("an answer is explained word by word; leave out --pair, --decoded and --view")
         call = AnswerCall(model, question, answer, display, data, _given_kind(context, question), asked)
         call.check(data_only=_data_only(context))
-        if data.data is None:
-            show = show_dependence if answer.dependence else explain_answers
-            show(call, [str(text) for text in _texts(texts, ())[: data.limit]] if texts else [])
-        else:
-            _check_run_only(texts, pairs, decoded, display)
-            check_engine(data.engine, data.address)
-            explain_answer_data(call)
-        return
-    check_names(question.methods)
-    if data.data is None:
-        if extra := _data_only(context):
-            raise BadInput(f"{extra[0]} is only used with --data, which names a whole data set")
-        if decoded and (question.layer is None or display.as_json or display.files):
-            raise BadInput("--decoded prints the words of layers in the terminal; name a --layer, or --layer all")
+        _explain_answers(call, texts)
+    elif data.data is None:
+        check_names(question.methods)
+        _check_texts_only(_data_only(context), question, display, decoded)
         _explain_texts(_given(texts, pairs)[: data.limit], model, question, display, data.quiet, decoded=decoded)
-        return
-    _check_run_only(texts, pairs, decoded, display)
-    check_engine(data.engine, data.address)
-    if data.dry_run:
-        _estimate(model, question, data, display.as_json)
-    elif data.out is None:
-        raise BadInput("--data needs --out, the run folder to write, or --dry-run")
     else:
+        check_names(question.methods)
+        _check_run_only(texts, pairs, decoded, display)
         _explain_data(model, question, data, display.as_json)
 
 
 def _data_only(context: click.Context) -> list[str]:
     """The given options that have a meaning only for a whole data set."""
     return [one for one in given_options(context, DataOptions) if one not in ("--quiet", "--limit")]
+
+
+def _check_texts_only(data_only: Sequence[str], question: Question, display: Display, decoded: bool) -> None:
+    if data_only:
+        raise BadInput(f"{data_only[0]} is only used with --data, which names a whole data set")
+    if decoded and (question.layer is None or display.as_json or display.files):
+        raise BadInput("--decoded prints the words of layers in the terminal; name a --layer, or --layer all")
 
 
 def _check_run_only(texts: Sequence[str], pairs: Sequence[str], decoded: bool, display: Display) -> None:
@@ -153,6 +144,17 @@ def _given_kind(context: click.Context, question: Question) -> Any:
     """The scale that was asked for; log-probabilities of words add up over an answer, so they are the default."""
     given = context.get_parameter_source("kind") is click.core.ParameterSource.COMMANDLINE
     return question.kind if given else "log_probability"
+
+
+def _explain_answers(call: AnswerCall, texts: Sequence[str]) -> None:
+    """Explain the answers to some prompts, or to those of a data set."""
+    if call.data.data is None:
+        show = show_dependence if call.answer.dependence else explain_answers
+        show(call, [str(text) for text in _texts(texts, ())[: call.data.limit]] if texts else [])
+    else:
+        _check_run_only(texts, (), False, call.display)
+        check_engine(call.data.engine, call.data.address)
+        explain_answer_data(call)
 
 
 # ------------------------------------------------------------------------------------------------------ texts
@@ -227,6 +229,17 @@ def _lines() -> list[str]:
 # ------------------------------------------------------------------------------------------------------ data sets
 
 
+def _explain_data(model: ModelOptions, question: Question, data: DataOptions, as_json: bool) -> None:
+    """Explain a data set into a run folder, or print what that would cost."""
+    check_engine(data.engine, data.address)
+    if data.dry_run:
+        _estimate(model, question, data, as_json)
+    elif data.out is None:
+        raise BadInput("--data needs --out, the run folder to write, or --dry-run")
+    else:
+        _run(model, question, data, as_json)
+
+
 def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_json: bool) -> None:
     """Print what a run would cost."""
     check_model(model.model, **model.options)
@@ -251,7 +264,7 @@ def _estimate(model: ModelOptions, question: Question, data: DataOptions, as_jso
     )
 
 
-def _explain_data(model: ModelOptions, question: Question, data: DataOptions, as_json: bool) -> None:
+def _run(model: ModelOptions, question: Question, data: DataOptions, as_json: bool) -> None:
     check_model(model.model, **model.options)
     source = source_of(str(data.data), asdict(data))
     from salience.models.loading import Checkpoint

@@ -31,7 +31,7 @@ from salience.errors import BadInput
 
 if TYPE_CHECKING:
     from salience.data import Source
-    from salience.training.distillation import Callbacks, DistillationResult
+    from salience.training.distillation import Callbacks, Distillation, DistillationResult
     from salience.training.loop import Epoch, Recipe
 
 CONTROLS = ("shuffled", "uniform", "smoothed")
@@ -167,40 +167,44 @@ def train(loading: LoadingOptions, **options: Any) -> None:
     With --rationale-model, a classifier is trained instead that reads only the tokens which its generator selects,
     at most the share --selection-rate. It is saved in FOLDER/model.
     """
+    _check(options, loading)
+    if options["rationale_model"] is None:
+        _train_students(options, loading)
+    else:
+        _train_rationale_models(options, loading)
+
+
+def _check(options: dict[str, Any], loading: LoadingOptions) -> None:
+    """Raise for what can be seen to be wrong before the work starts."""
     _check_rationale_options(options)
     if options["data"] != SAMPLE:
         check_data(options, "data", "validation")
     check_data(options, "unlabelled", labelled=False)
-    for name in options["tests"]:
-        source_of(name, options)
+    _tests(options)
     check_model(options["model"], **loading.options)
-    if options["rationale_model"] is not None:
-        _train_rationale_models(options, loading)
-        return
-    from salience.training.distillation import Distillation, distil, sweep
 
-    out: Path = options["out"]
-    course = Distillation(
-        variant=options["variant"],
-        method=options["method"],
-        settings=pairs(options["settings"]),
-        form=options["form"],
-        share=options["share"],
-        penalty=options["penalty"],
-        penalty_settings=pairs(options["penalty_settings"]),
-        weight=options["weights"][0] if options["weights"] else 1.0,
-        anneal=options["anneal"],
-        rounds=options["rounds"],
-        recipe=_recipe(options),
-    )
-    data, validation = _data(options, out)
-    place = out / "training" if options["data"] == SAMPLE else out
+
+def _check_rationale_options(options: dict[str, Any]) -> None:
+    """Raise for a rate that no model can select, and for the options of rationale models without one."""
+    if options["rationale_model"] is None and (options["rates"] or options["coherence"]):
+        raise BadInput("--selection-rate and --coherence are only used with --rationale-model")
+    for rate in options["rates"]:
+        if not 0 < rate < 1:
+            raise BadInput(f"--selection-rate {rate:g} must be above 0 and below 1; it is a share of the tokens")
+    if options["rationale_model"] is not None and options["unlabelled"] is not None:
+        raise BadInput("a rationale model learns from labels alone; leave out --unlabelled")
+
+
+def _train_students(options: dict[str, Any], loading: LoadingOptions) -> None:
+    """Train a student, or one per weight of the penalty."""
+    from salience.training.distillation import distil, sweep
+
+    course, place, (data, validation) = _course(options), _place(options), _data(options)
+    unlabelled = options["unlabelled"]
     shared: dict[str, Any] = {
         "validation": validation,
-        "tests": {name: source_of(name, options) for name in options["tests"]},
-        "unlabelled": None
-        if options["unlabelled"] is None
-        else source_of(options["unlabelled"], options, labelled=False),
+        "tests": _tests(options),
+        "unlabelled": None if unlabelled is None else source_of(unlabelled, options, labelled=False),
         **loading.options,
     }
     with _callbacks(options["as_json"], options["quiet"]) as callbacks:
@@ -217,43 +221,43 @@ def train(loading: LoadingOptions, **options: Any) -> None:
             _print_json(name, result)
         return
     _print(list(results.values()))
-    if not options["quiet"]:
-        for what in written:
-            click.echo(visible(f"wrote {what}"), err=True)
+    _say_written(written, options["quiet"])
 
 
-def _check_rationale_options(options: dict[str, Any]) -> None:
-    """Raise for a rate that no model can select, and for the options of rationale models without one."""
-    if options["rationale_model"] is None and (options["rates"] or options["coherence"]):
-        raise BadInput("--selection-rate and --coherence are only used with --rationale-model")
-    for rate in options["rates"]:
-        if not 0 < rate < 1:
-            raise BadInput(f"--selection-rate {rate:g} must be above 0 and below 1; it is a share of the tokens")
-    if options["rationale_model"] is not None and options["unlabelled"] is not None:
-        raise BadInput("a rationale model learns from labels alone; leave out --unlabelled")
+def _course(options: dict[str, Any]) -> "Distillation":
+    from salience.training.distillation import Distillation
+
+    return Distillation(
+        variant=options["variant"],
+        method=options["method"],
+        settings=pairs(options["settings"]),
+        form=options["form"],
+        share=options["share"],
+        penalty=options["penalty"],
+        penalty_settings=pairs(options["penalty_settings"]),
+        weight=options["weights"][0] if options["weights"] else 1.0,
+        anneal=options["anneal"],
+        rounds=options["rounds"],
+        recipe=_recipe(options),
+    )
 
 
 def _train_rationale_models(options: dict[str, Any], loading: LoadingOptions) -> None:
     """Train one rationale model, or one per rate beside a model of whole texts."""
     from salience.training.rationale_models import RationaleTraining, accuracy_against_rate, train_rationale_model
 
-    out: Path = options["out"]
     rates = options["rates"] or (0.2,)
     training = RationaleTraining(options["rationale_model"], rates[0], options["coherence"], _recipe(options))
-    data, validation = _data(options, out)
-    place = out / "training" if options["data"] == SAMPLE else out
-    tests = {name: source_of(name, options) for name in options["tests"]}
+    place, (data, validation) = _place(options), _data(options)
+    shared: dict[str, Any] = {"validation": validation or (), "tests": _tests(options), **loading.options}
     with _callbacks(options["as_json"], options["quiet"]) as callbacks:
-        shared: dict[str, Any] = {
-            "validation": validation or (),
-            "tests": tests,
-            "callbacks": callbacks,
-            **loading.options,
-        }
         if len(rates) == 1:
-            results = [train_rationale_model(options["model"], data, place, training, **shared)]
+            one = train_rationale_model(options["model"], data, place, training, callbacks=callbacks, **shared)
+            results = [one]
         else:
-            results = accuracy_against_rate(options["model"], data, place, training, rates, **shared)
+            results = accuracy_against_rate(
+                options["model"], data, place, training, rates, callbacks=callbacks, **shared
+            )
     from salience.views.rationales import rows, table, write_chart
 
     if options["as_json"]:
@@ -262,9 +266,24 @@ def _train_rationale_models(options: dict[str, Any], loading: LoadingOptions) ->
         return
     print_wide(table(results))
     chart = write_chart(results, place / "accuracy-against-rate.png")
-    if not options["quiet"]:
-        for what in [*(f"the model {result.model}" for result in results), *([f"the chart {chart}"] if chart else [])]:
+    models = [f"the model {result.model}" for result in results]
+    _say_written([*models, *([f"the chart {chart}"] if chart else [])], options["quiet"])
+
+
+def _say_written(written: "Sequence[str]", quiet: bool) -> None:
+    if not quiet:
+        for what in written:
             click.echo(visible(f"wrote {what}"), err=True)
+
+
+def _place(options: dict[str, Any]) -> Path:
+    """The folder of the training; that of the sample also holds its texts."""
+    out: Path = options["out"]
+    return out / "training" if options["data"] == SAMPLE else out
+
+
+def _tests(options: dict[str, Any]) -> "dict[str, Source]":
+    return {name: source_of(name, options) for name in options["tests"]}
 
 
 def _write_reports(results: "Mapping[str, DistillationResult]", place: Path) -> list[str]:
@@ -297,7 +316,8 @@ def _recipe(options: dict[str, Any]) -> "Recipe":
     return dataclasses.replace(defaults, seed=options["seed"], **chosen)
 
 
-def _data(options: dict[str, Any], out: Path) -> "tuple[Source, Source | None]":
+def _data(options: dict[str, Any]) -> "tuple[Source, Source | None]":
+    """The texts to learn from, and those to validate on. The bundled sample is written to files first."""
     if options["data"] != SAMPLE:
         held_out = options["validation"]
         return source_of(options["data"], options), None if held_out is None else source_of(held_out, options)
@@ -307,6 +327,7 @@ def _data(options: dict[str, Any], out: Path) -> "tuple[Source, Source | None]":
 
     lines, columns = sample(), {"id_column": "id", "label_column": "label", "rationale_column": "rationale_spans"}
     files: list[Any] = []
+    out: Path = options["out"]
     out.mkdir(parents=True, exist_ok=True)
     for name, chosen in (("train", lambda i: i % 3), ("validation", lambda i: not i % 3)):
         file = out / f"{name}.jsonl"

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from inspect import Parameter, signature
+from itertools import islice
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -110,6 +111,12 @@ def exclusive(model: Model | SharesPrefix) -> Generator[None]:
     """Freeze the model and lock it for this thread, since hooks and flags are shared by all users of the module."""
     with model.executor.lock, frozen(model.module):
         yield
+
+
+def embedded(model: Model, batch: Batch) -> Float[Tensor, "b t d"]:
+    """Return the word embeddings of a batch. A pass of another thread may put others in their place, hence the lock."""
+    with model.executor.lock, torch.no_grad():
+        return model.words(batch.ids).detach()  # enable_input_require_grads() makes the layer's output a leaf
 
 
 def forward(
@@ -271,15 +278,16 @@ def differentiate(
         rows = _rows(batch, target)
         logits = _finite(output, model).logits.expand(len(rows), -1)
         resolved = _resolved(model, target, logits)
-        wanted = {
-            "gradient": (leaf,) if Needs.GRADIENT in needs else (),
-            "hidden": output.hidden if Needs.HIDDEN in needs else (),
-            "attention": output.attention if Needs.ATTENTION_GRADIENT in needs else (),
-        }
-        gradients = _gradients(_values(resolved(logits), len(rows) == len(batch)), wanted)
-    gradient = gradients["gradient"][0] if gradients["gradient"] else None
+        groups = (
+            (leaf,) if Needs.GRADIENT in needs else (),
+            output.hidden if Needs.HIDDEN in needs else (),
+            output.attention if Needs.ATTENTION_GRADIENT in needs else (),
+        )
+        values = _values(resolved(logits), len(rows) == len(batch))
+        gradients = iter(_by_row(_gradients(values, [x for group in groups for x in group])))
+    own, hidden, attention = (tuple(islice(gradients, len(group))) for group in groups)
     seen = _expanded(_detached(output), len(rows))
-    return Pass(model, rows, resolved, seen, gradient, gradients["hidden"], gradients["attention"])
+    return Pass(model, rows, resolved, seen, own[0] if own else None, hidden, attention)
 
 
 def _too_long(model: Model, batch: Batch) -> TypeGuard[Any]:
@@ -295,22 +303,29 @@ def _block_by_block(
     rows = _rows(batch, target)
     logits = _finite(chain.output, model).logits.expand(len(rows), -1)
     resolved = _resolved(model, target, logits)
-    gradients = _each_gradient(_values(resolved(logits), len(rows) == len(batch)), chain.last)
+    gradients = _gradients(_values(resolved(logits), len(rows) == len(batch)), [chain.last])
     with within():
         for block, x in zip(reversed(chain.blocks), reversed(chain.inputs), strict=True):
             entering = x.detach().requires_grad_()
-            gradients = _each_gradient(block(entering), entering, gradients)
-    gradient = torch.cat(_each_gradient(chain.first, leaf, gradients))
+            gradients = _gradients(block(entering), [entering], gradients)
+    (gradient,) = _by_row(_gradients(chain.first, [leaf], gradients))
     return Pass(model, rows, resolved, _expanded(_detached(chain.output), len(rows)), gradient)
 
 
-def _each_gradient(y: Tensor, x: Tensor, slopes: Sequence[Tensor] | None = None) -> list[Tensor]:
-    """dy/dx for every slope at y; without slopes, that of every number in y."""
-    ends: list[tuple[Tensor, Tensor | None]] = [(y, g) for g in slopes] if slopes else [(value, None) for value in y]
+def _gradients(
+    y: Tensor, inputs: Sequence[Tensor], slopes: Sequence[tuple[Tensor, ...]] | None = None
+) -> list[tuple[Tensor, ...]]:
+    """dy/dx of every input x, for each number in y, or for each slope at y; 0 where y does not depend on x."""
+    ends = [(value, None) for value in y] if slopes is None else [(y, slope) for slope in slopes]
     return [
-        torch.autograd.grad(end, x, g, retain_graph=n < len(ends), allow_unused=True, materialize_grads=True)[0]
-        for n, (end, g) in enumerate(ends, 1)
+        torch.autograd.grad(end, inputs, slope, retain_graph=n < len(ends), allow_unused=True, materialize_grads=True)
+        for n, (end, slope) in enumerate(ends, 1)
     ]
+
+
+def _by_row(gradients: Sequence[tuple[Tensor, ...]]) -> Sequence[Tensor]:
+    """The gradients of every input, those of all numbers in one tensor."""
+    return gradients[0] if len(gradients) == 1 else [torch.cat(same) for same in zip(*gradients, strict=True)]
 
 
 def _values(values: Float[Tensor, " n"], together: bool) -> Float[Tensor, " m"]:
@@ -369,17 +384,6 @@ def _weights(needs: Needs) -> Weights | None:
 
 def _resolved(model: Model, target: Targets | Sequence[Target], logits: Float[Tensor, "b c"]) -> Targets:
     return target if isinstance(target, Targets) else resolve(model, target, logits.detach())
-
-
-def _gradients(values: Float[Tensor, " n"], wanted: Mapping[str, tuple[Tensor, ...]]) -> dict[str, tuple[Tensor, ...]]:
-    """Gradients of every number with respect to groups of tensors, joined by row; 0 where it does not depend on one."""
-    inputs = [x for group in wanted.values() for x in group]
-    each = [
-        torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True, retain_graph=n < len(values))
-        for n, value in enumerate(values, 1)
-    ]
-    gradients = iter(each[0] if len(each) == 1 else [torch.cat(same) for same in zip(*each, strict=True)])
-    return {name: tuple(next(gradients) for _ in group) for name, group in wanted.items()}
 
 
 def _detached(output: Output) -> Output:

@@ -361,7 +361,7 @@ class SharesPrefix(Protocol):
 
 @runtime_checkable
 class NeedsText(Protocol):
-    """A model for which one token of a text is not enough."""
+    """A model for which one token of a text may not be enough."""
 
     def can_read(self, batch: Batch, kept: Bool[Tensor, "b t"]) -> Bool[Tensor, " b"]:
         """Whether what is kept of each text can be read."""

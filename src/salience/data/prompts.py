@@ -93,11 +93,11 @@ def read_prompts(data: Source, answer_column: str | None = None, limit: int | No
         if isinstance(row, Rejected):
             raise BadInput(f"line {row.line} of {row.file}: {row.reason}")
         if row.target is not None and not isinstance(row.target, str):
-            raise BadInput(f"prompt {row.id!r} of {data.name}: its answer is {row.target!r}; expected a text")
+            raise BadInput(f"line {row.line} of {data.name}: its answer is {row.target!r}; expected a text")
         try:
             rows.append(Asked(str(row.id), read(row), row.target))
         except BadInput as error:
-            raise BadInput(f"prompt {row.id!r} of {data.name}: {error}") from error
+            raise BadInput(f"line {row.line} of {data.name}: {error}") from error
     if not rows:
         raise BadInput(f"{data.name} holds no prompts")
     return rows

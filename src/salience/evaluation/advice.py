@@ -130,6 +130,9 @@ def _faithful(evaluation: Evaluation, metrics: Sequence[str], real: Sequence[str
     Methods that are equal are named together: a method is not preferred for being significantly better than random
     where another just fails to be, since the difference between the two may well be none.
     """
+    if not any(evaluation.cells[name, m].estimate.n for name in real for m in metrics):
+        yield _unmeasured(evaluation, metrics)
+        return
     best = {m: _among_best(evaluation, m, real) for m in metrics}
     among = {name: [m for m in metrics if name in best[m]] for name in real}
     named = [name for name in real if len(among[name]) == max(map(len, among.values()))]
@@ -154,6 +157,14 @@ def _faithful(evaluation: Evaluation, metrics: Sequence[str], real: Sequence[str
         start = f"For {evaluation.model} on these texts, use {_either(named)}"
     yield f"{start}: {_reasons(evaluation, metrics, named, among)}"
     yield from _against_controls(evaluation, metrics, named, proven, beaten)
+
+
+def _unmeasured(evaluation: Evaluation, metrics: Sequence[str]) -> str:
+    """Say that no metric has a value, and why: those of answers leave out segments, and keep others."""
+    nothing = f"Nothing could be measured: no value of {_listed(metrics, 'or')} is defined on these texts"
+    if "by" not in evaluation.settings:
+        return f"{nothing}."
+    return f"{nothing}, because no prompt has more segments than are left out, so choose smaller ones such as by=word."
 
 
 def _reasons(

@@ -72,8 +72,9 @@ def evaluate_answers(
     asked = measuring(lm, method, metrics, by, erase, masks, seed)
     names = ids or [str(n) for n in range(1, len(prompts) + 1)]
     encoded = [lm.encode_prompt(Prompt.of(prompt)) for prompt in prompts]
-    for name, prompt in zip(names, encoded, strict=True):
-        with named(f"prompt {name}"):
+    for number, (name, prompt) in enumerate(zip(names, encoded, strict=True), 1):
+        # Rows without ids of their own are numbered from 0, but readers count from 1.
+        with named(f"prompt {number if name == str(number - 1) else name}"):
             asked.check(prompt, by)
     rows: list[dict[str, list[float]]] = []
     for case in _cases(lm, encoded, answers, by, generate):

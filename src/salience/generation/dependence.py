@@ -109,6 +109,13 @@ def context_dependence(
     said = lm.encode_answer(prompt, answer) if answer is not None else lm.generate([prompt], max_new_tokens=generate)[0]
     if not said.ids:
         raise BadInput("the answer is empty; pass an answer, or let the model generate more tokens")
+    return _dependence(lm, prompt, bare, said, configured)
+
+
+def _dependence(
+    lm: LanguageModel, prompt: Encoded, bare: Encoded, said: Encoded, configured: Configured
+) -> ContextDependence:
+    """How what was said depends on the difference between a prompt with context and the bare question."""
     p, q = (_log_probabilities(lm, one, said) for one in (prompt, bare))
     divergences = (p.exp() * (p - q)).sum(1).clamp(min=0).cpu().numpy()
     instead = q.argmax(1)

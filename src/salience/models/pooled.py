@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from salience.core.executor import Executor
 from salience.core.files import complete
+from salience.core.passes import embedded
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Edit, EmbeddingEdit, Link, Output, Reads, Site, Start, Weights
 from salience.errors import BadInput, choose, unknown
@@ -244,9 +245,7 @@ class Pooled:
         return [self.tokenizer.decode([i], skip_special_tokens=True) for i in ids]
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        # A pass of another thread may have put other embeddings in their place.
-        with self.executor.lock, torch.no_grad():
-            return self.words(batch.ids)
+        return embedded(self, batch)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         """Uniform over all tokens: the weights are in the attention itself."""

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from salience.core.executor import Executor
-from salience.core.passes import forward
+from salience.core.passes import embedded, forward
 from salience.core.text import Encoded, Text
 from salience.core.types import (
     Batch,
@@ -177,8 +177,7 @@ class Rationale:
         return encoder.spell(ids)
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        with self.executor.lock, torch.no_grad():
-            return self.words(batch.ids).detach()
+        return embedded(self, batch)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         return self.encoder.read_from(batch)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from salience.core.executor import Executor, free_memory, lock_of
-from salience.core.passes import exclusive
+from salience.core.executor import Executor, free_memory
+from salience.core.passes import embedded, exclusive
 from salience.core.prompts import Prompt
 from salience.core.text import Encoded, Text
 from salience.core.types import (
@@ -30,8 +30,8 @@ from salience.core.types import (
     Start,
     Weights,
 )
-from salience.errors import BadInput, UnsupportedModel, unknown
-from salience.models.huggingface.answering import Answer, Answering, Distributions
+from salience.errors import BadInput, UnsupportedModel
+from salience.models.huggingface.answering import Answer, log_probabilities
 from salience.models.huggingface.attention import Given, Watch, calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.generating import Generation, generate
 from salience.models.huggingface.head import Head, load_head
@@ -43,7 +43,8 @@ from salience.models.huggingface.hooks import (
     replaced_embeddings,
 )
 from salience.models.huggingface.network import Network, agree
-from salience.models.huggingface.prefix import attention_mask, cache_for, prefix_of
+from salience.models.huggingface.predictions import Classes, NextToken
+from salience.models.huggingface.prefix import prefix_of
 from salience.models.huggingface.prompts import begun_once, encode_answer, encode_prompt, spelled
 from salience.models.huggingface.query import LastQuery
 from salience.models.huggingface.tokens import check_ids, check_offsets, check_room, encode, longest, replacements
@@ -58,6 +59,8 @@ class HuggingFace:
     name: str
     call: Callable[..., Any] | None = None
     """Called instead of the module: a wrapper around it, such as those for training on several devices."""
+    answer: Answer | None = None
+    """The answer that the model is made to give; its tokens are then the labels."""
     embedding_edit: EmbeddingEdit | None = None
     network: Network = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]
     """Created for the module if not given; shared by all adapters of one module."""
@@ -88,31 +91,28 @@ class HuggingFace:
         """Whether the model predicts the next token, so that its labels are the vocabulary."""
         return self.network.generates
 
+    @cached_property
+    def predicts(self) -> Classes | NextToken | Answer:
+        """What the numbers of an output stand for."""
+        if self.answer is not None:
+            return self.answer
+        if self.generates:
+            return NextToken(self.tokenizer, self.network.config.vocab_size, self.name)
+        return Classes(self.module.config, self.name)
+
     @property
     def labels(self) -> Sequence[str]:
-        return self._labels
-
-    @cached_property
-    def _labels(self) -> Sequence[str]:
-        if self.generates:
-            return self.tokenizer.convert_ids_to_tokens(list(range(self.network.config.vocab_size)))
-        names: Any = self.module.config.id2label
-        if set(names) != set(range(len(names))):
-            raise UnsupportedModel(
-                f"the labels of {self.name} are numbered {list(names)}; expected 0 to {len(names) - 1}"
-            )
-        labels = [str(names[i]) for i in range(len(names))]
-        # Results are kept by name, so labels of the same name are numbered.
-        return tuple(f"{name} {i}" if labels.count(name) > 1 else name for i, name in enumerate(labels))
+        return self.predicts.labels
 
     @property
     def link(self) -> Link:
-        if self.generates:
-            return "softmax"
-        problem = self.module.config.problem_type
-        if problem == "multi_label_classification":
-            return "sigmoid"
-        return "identity" if problem == "regression" or len(self.labels) == 1 else "softmax"
+        return self.predicts.link
+
+    def resolve(self, label: str | int) -> int:
+        return self.predicts.resolve(label)
+
+    def label(self, index: int) -> str:
+        return self.predicts.label(index)
 
     @property
     def layers(self) -> int:
@@ -124,7 +124,7 @@ class HuggingFace:
 
     @property
     def reads(self) -> Reads:
-        return self.network.reads
+        return self.network.reads if self.answer is None else "all"
 
     @property
     def replacements(self) -> Mapping[str, int]:
@@ -226,53 +226,15 @@ class HuggingFace:
             )
         return Batch.of(encoded, self.network.pad or 0, self.device)
 
-    def resolve(self, label: str | int) -> int:
-        if isinstance(label, str):
-            return self._next_token(label) if self.generates else self._class(label)
-        count = self.network.config.vocab_size if self.generates else len(self.labels)
-        if 0 <= label < count:
-            return label
-        raise BadInput(f"there is no label number {label}: {self.name} has {count}, numbered from 0")
-
-    def _class(self, label: str) -> int:
-        folded = [name.casefold() for name in self.labels]
-        if folded.count(label.casefold()) == 1:
-            return folded.index(label.casefold())
-        if label.isdecimal():
-            return self.resolve(int(label))
-        raise BadInput(unknown(label, self.labels, "label", self.name))
-
-    def _next_token(self, label: str) -> int:
-        """Find a next token by its text; the form with a leading space is preferred, as it continues a text."""
-        for form in (f" {label.lstrip()}", label):
-            with lock_of(self.tokenizer):
-                ids = self.tokenizer.encode(form, add_special_tokens=False)
-            if len(ids) == 1:
-                return int(ids[0])
-        pieces = self.tokenizer.tokenize(label)
-        raise BadInput(
-            f"{label!r} is {len(pieces)} tokens for this tokenizer ({' '.join(pieces)}); the target of a language "
-            f"model is one next token, for example {self.tokenizer.decode([ids[0]])!r}"
-        )
-
-    def label(self, index: int) -> str:
-        if not self.generates:
-            return self.labels[index]
-        # Decoded twice, a token shows its leading space, which some tokenizers drop at the start of a text.
-        once, twice = (str(self.tokenizer.decode([index] * times)) for times in (1, 2))
-        text = twice[len(once) :]
-        # A part of a character has no text of its own, so its token is the name.
-        return self.labels[index] if not text or "\ufffd" in text else text
-
     def spell(self, ids: Sequence[int]) -> list[str]:
         return [str(self.tokenizer.decode([i], skip_special_tokens=True)) for i in ids]
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        # A pass of another thread may have put other embeddings in their place.
-        with self.executor.lock, torch.no_grad():
-            return self.words(batch.ids).detach()  # enable_input_require_grads() makes the layer's output a leaf
+        return embedded(self, batch)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
+        if self.answer is not None:
+            return self.answer.read_from(batch)
         if self.reads == "all":
             return batch.mask / batch.mask.sum(1, keepdim=True)
         kept, pad = batch.mask, self.network.pad
@@ -294,9 +256,7 @@ class HuggingFace:
         hidden: bool = False,
         attention: Weights | None = None,
         start: Start | None = None,
-        answer: Answer | Distributions | None = None,
     ) -> Output:
-        """Run the model. With ``answer``, the explained numbers of its tokens are returned instead of logits."""
         if attention == "followed":
             attention = None if calls_sdpa(self.module) else "written_out"
         self._check_states(hidden or edit_hidden is not None, attention is not None)
@@ -315,25 +275,27 @@ class HuggingFace:
             options: dict[str, Any] = {}
             if attention is not None or edit_attention is not None:
                 options = stack.enter_context(self._watched(watch))
-            output = self.network(batch, options, self.call, start, tail=_tail(answer))
+            output = self.network(batch, options, self.call, start, self.tail)
         weights = self._weights(watch, output)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: only {len(states) - 1} of {self.layers} layers can be read")
-        return Output(self._read(output.logits, batch, answer), e, tuple(states if hidden else ()), weights)
+        return Output(self._read(output.logits, batch), e, tuple(states if hidden else ()), weights)
 
-    def _read(self, logits: Tensor, batch: Batch, answer: Answer | Distributions | None) -> Float[Tensor, "b c"]:
-        if answer is None:
+    def _read(self, logits: Tensor, batch: Batch) -> Float[Tensor, "b c"]:
+        """The logits, or the explained numbers of the answer."""
+        if self.answer is None:
             return self.network.logits(logits, batch)
-        return answer(self.network.last_logits(logits, batch, len(answer)))
+        return self.answer(self.network.last_logits(logits, batch, self.tail))
 
-    def answering(self, answer: Answer) -> Answering:
+    def answering(self, answer: Answer) -> "HuggingFace":
         """Return the model as one that gives this answer, whose tokens are its labels."""
-        return Answering(self, answer)
+        return replace(self, answer=answer)
 
     def distributions(self, batch: Batch, steps: int) -> Float[Tensor, "b g v"]:
         """The log-probabilities of the token that follows each of the last tokens of every text."""
-        with exclusive(self), torch.no_grad():
-            return self(batch, answer=Distributions(steps)).logits.unflatten(1, (steps, -1))
+        with exclusive(self), torch.no_grad(), self._entering(self.words(batch.ids)):
+            logits = self.network(batch, {}, self.call, tail=steps).logits
+            return log_probabilities(self.network.last_logits(logits, batch, steps))
 
     def _entering(self, embeddings: Float[Tensor, "b t d"]) -> AbstractContextManager[None]:
         """Make the module use these embeddings instead of its own."""
@@ -415,44 +377,33 @@ class HuggingFace:
             "would be wrong"
         )
 
-    def reduce_attention(self, batch: Batch, reduction: Reduction, answer: Answer | None = None) -> Output:
+    def reduce_attention(self, batch: Batch, reduction: Reduction) -> Output:
         """Run the batch, and keep only what the reduction makes of each layer's weights."""
         self._check_states(hidden=False, attention=True)
         watch, e = Watch(wanted="read", reduction=reduction), self.words(batch.ids)
         with self._entering(e), self._watched(watch) as options:
-            output = self.network(batch, options, self.call, tail=_tail(answer))
-        return Output(self._read(output.logits, batch, answer), e, (), self._weights(watch, output))
+            output = self.network(batch, options, self.call, tail=self.tail)
+        return Output(self._read(output.logits, batch), e, (), self._weights(watch, output))
 
     def too_long(self, batch: Batch) -> bool:
         """Whether the graph of these texts would take more than half of the free memory."""
         needed = batch.ids.numel() * self.network.bytes_per_token
         return needed > free_memory(self.device) // 2 and calls_sdpa(self.module) and self.can_start()
 
-    def chain(self, batch: Batch, embeddings: Float[Tensor, "b t d"], answer: Answer | None = None) -> Chain:
+    def chain(self, batch: Batch, embeddings: Float[Tensor, "b t d"]) -> Chain:
         """Run the batch without a graph, and keep the input of every block."""
         calls, states = block_calls(self.module), hidden_states(self.module, None)
         with torch.no_grad(), calls as called, states as reached, self._entering(embeddings):
-            self.network(batch, {}, self.call, tail=_tail(answer))
+            self.network(batch, {}, self.call, tail=self.tail)
         self._check_calls(called)
         last = reached[-1].detach().requires_grad_()
-        output = self(batch, embeddings=embeddings, hidden=True, start=Start(self.layers, last), answer=answer)
+        output = self(batch, embeddings=embeddings, hidden=True, start=Start(self.layers, last))
         blocks = tuple(call.on for call in called)
         return Chain(output.hidden[0], blocks, tuple(reached[:-1]), last, replace(output, hidden=()))
 
     def can_start(self) -> bool:
         """Whether the layers above given states can run alone."""
-        return self._starts
-
-    @cached_property
-    def _starts(self) -> bool:
-        """Tested on two texts of different lengths."""
-        if not follows_interface(self.module) or not self.network.shows_hidden:
-            return False
-        batch = self.network.trial()
-        with exclusive(self), torch.no_grad():
-            whole = self(batch, hidden=True)
-            parts = self(batch, start=Start(1, whole.hidden[1])).logits
-        return agree(parts, whole.logits, whole.logits[0] - whole.logits[1], self.module.dtype)
+        return self.network.can_start
 
     def last_attention(self, batch: Batch, start: Start) -> LastQuery | None:
         """The one query of the last layer that is read, with the value vectors of all tokens."""
@@ -491,31 +442,21 @@ class HuggingFace:
         A classifier that pools the last non-padding token would look for it in the ending only, so no token of the
         text may be the padding token.
         """
-        return self._resumes and not bool(((batch.ids == self.network.pad) & batch.mask).any())
-
-    @cached_property
-    def _resumes(self) -> bool:
-        """Tested on two texts of different lengths, run as a whole and from their second or third token on."""
-        if not self.network.can_resume:
-            return False
-        batch, texts = self.network.trial(), torch.tensor([1, 0, 1], device=self.device)
-        with exclusive(self), torch.no_grad():
-            whole = self(batch).logits[texts]
-            rest, starts = batch.take(texts), torch.tensor([1, 2, 1], device=self.device)
-            rest = rest.map(lambda tensor: torch.stack([row[s : s + 3] for row, s in zip(tensor, starts, strict=True)]))
-            parts = self.resume(self.prefix(batch), texts, starts, rest).logits
-        return agree(parts, whole, whole[0] - whole[1], self.module.dtype)
+        return self.network.can_resume and not bool(((batch.ids == self.network.pad) & batch.mask).any())
 
     @property
     def tail(self) -> int:
-        return 1
+        return 1 if self.answer is None else len(self.answer)
 
-    def prefix(self, batch: Batch, answer: Answer | None = None) -> Prefix:
+    def can_read(self, batch: Batch, kept: Bool[Tensor, "b t"]) -> Bool[Tensor, " b"]:
+        """Whether there is a token before each one that is predicted."""
+        return (batch.mask & kept).sum(1) >= self.tail
+
+    def prefix(self, batch: Batch) -> Prefix:
         """Run a pass that caches every layer's keys and values."""
-        cache = DynamicCache(config=self.network.config)
         with self._entering(self.words(batch.ids)):
-            output = self.network(batch, {"past_key_values": cache, "use_cache": True}, tail=_tail(answer))
-        return prefix_of(cache, self._read(output.logits, batch, answer))
+            logits, cache = self.network.prefix(batch, self.tail)
+        return prefix_of(cache, self._read(logits, batch))
 
     def resume(
         self,
@@ -524,22 +465,9 @@ class HuggingFace:
         starts: Int[Tensor, " r"],
         rest: Batch,
         embeddings: Float[Tensor, "r t d"] | None = None,
-        answer: Answer | None = None,
     ) -> Output:
         """Run ``rest`` after the first ``starts`` tokens of ``texts``, with positions that continue from there."""
-        positions = starts[:, None] + torch.arange(rest.width, device=self.device)
-        options = {
-            "past_key_values": cache_for(prefix, texts, starts),
-            "attention_mask": attention_mask(starts, rest.mask),
-            "position_ids": positions.clamp(max=prefix.keys[0].shape[2] - 1),  # positions of padding are ignored
-            "use_cache": True,
-        }
         e = self.words(rest.ids) if embeddings is None else embeddings
         with self._entering(e):
-            output = self.network(rest, options, tail=_tail(answer))
-        return Output(self._read(output.logits, rest, answer), e)
-
-
-def _tail(answer: Answer | Distributions | None) -> int:
-    """The number of tokens at the end of a text whose logits are read."""
-    return 1 if answer is None else len(answer)
+            logits = self.network.resume(prefix, texts, starts, rest, self.tail)
+        return Output(self._read(logits, rest), e)

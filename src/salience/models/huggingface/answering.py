@@ -4,38 +4,17 @@ With the answer given, one pass over prompt and answer computes the numbers of a
 explains a label explains a token of the answer.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from salience.core.executor import Executor
 from salience.core.target import Kind
-from salience.core.text import Encoded, Text
-from salience.core.types import (
-    Batch,
-    Block,
-    Chain,
-    Edit,
-    EmbeddingEdit,
-    LanguageHead,
-    Link,
-    Output,
-    Prefix,
-    Reads,
-    Reduction,
-    Start,
-    Weights,
-)  # fmt: skip
+from salience.core.types import Batch, Link
 from salience.errors import BadInput
-
-if TYPE_CHECKING:
-    from salience.models.huggingface.adapter import HuggingFace
 
 WHOLE = "whole answer"
 
@@ -53,6 +32,8 @@ class Answer:
     kind: Kind = "log_probability"
     against: Int[Tensor, " g"] | None = None
 
+    link: ClassVar[Link] = "identity"
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -66,6 +47,9 @@ class Answer:
         if isinstance(label, int) and 0 <= label <= len(self):
             return label
         raise BadInput(f"there is no token {label!r} of the answer; its {len(self)} tokens are numbered from 0")
+
+    def label(self, index: int) -> str:
+        return self.labels[index]
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         """The positions from which the whole answer is predicted: the last of every text."""
@@ -89,156 +73,6 @@ class Answer:
         return log_p.exp() if self.kind == "probability" else log_p
 
 
-@dataclass(frozen=True, slots=True)
-class Distributions:
-    """Reads the log-probabilities of the whole vocabulary at each of the last steps, one step after the other."""
-
-    steps: int
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __call__(self, logits: Float[Tensor, "b g v"]) -> Float[Tensor, "b c"]:
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(2).flatten(1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answering:
-    """The model, given an answer. Everything but the output is the model's own."""
-
-    model: "HuggingFace"
-    answer: Answer
-
-    link: Link = "identity"
-    single_query: bool = False
-
-    @property
-    def labels(self) -> Sequence[str]:
-        return self.answer.labels
-
-    def resolve(self, label: str | int) -> int:
-        return self.answer.resolve(label)
-
-    def label(self, index: int) -> str:
-        return self.labels[index]
-
-    def __call__(
-        self,
-        batch: Batch,
-        *,
-        embeddings: Float[Tensor, "b t d"] | None = None,
-        edit_attention: Edit | None = None,
-        edit_hidden: Edit | None = None,
-        hidden: bool = False,
-        attention: Weights | None = None,
-        start: Start | None = None,
-    ) -> Output:
-        return self.model(
-            batch,
-            embeddings=embeddings,
-            edit_attention=edit_attention,
-            edit_hidden=edit_hidden,
-            hidden=hidden,
-            attention=attention,
-            start=start,
-            answer=self.answer,
-        )
-
-    def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
-        return self.answer.read_from(batch)
-
-    def can_read(self, batch: Batch, kept: Bool[Tensor, "b t"]) -> Bool[Tensor, " b"]:
-        """Whether each token of the answer has one before it."""
-        return (batch.mask & kept).sum(1) >= len(self.answer)
-
-    def too_long(self, batch: Batch) -> bool:
-        return self.model.too_long(batch)
-
-    def chain(self, batch: Batch, embeddings: Float[Tensor, "b t d"]) -> Chain:
-        return self.model.chain(batch, embeddings, self.answer)
-
-    def reduce_attention(self, batch: Batch, reduction: Reduction) -> Output:
-        return self.model.reduce_attention(batch, reduction, self.answer)
-
-    # ------------------------------------------------------------------------------------------------ shared prefixes
-
-    @property
-    def tail(self) -> int:
-        return len(self.answer)
-
-    def shares_prefix(self, batch: Batch) -> bool:
-        return self.model.shares_prefix(batch)
-
-    def prefix(self, batch: Batch) -> Prefix:
-        return self.model.prefix(batch, self.answer)
-
-    def resume(
-        self,
-        prefix: Prefix,
-        texts: Int[Tensor, " r"],
-        starts: Int[Tensor, " r"],
-        rest: Batch,
-        embeddings: Float[Tensor, "r t d"] | None = None,
-    ) -> Output:
-        return self.model.resume(prefix, texts, starts, rest, embeddings, self.answer)
-
-    # ------------------------------------------------------------------------------------------------ the model's own
-
-    @property
-    def executor(self) -> Executor:
-        return self.model.executor
-
-    @property
-    def module(self) -> nn.Module:
-        return self.model.module
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @property
-    def layers(self) -> int:
-        return self.model.layers
-
-    @property
-    def causal(self) -> bool:
-        return self.model.causal
-
-    @property
-    def reads(self) -> Reads:
-        return "all"
-
-    @property
-    def replacements(self) -> Mapping[str, int]:
-        return self.model.replacements
-
-    @property
-    def words(self) -> nn.Embedding:
-        return self.model.words
-
-    def can_start(self) -> bool:
-        return self.model.can_start()
-
-    def with_embeddings(self, edit: EmbeddingEdit) -> "Answering":
-        return replace(self, model=self.model.with_embeddings(edit))
-
-    def save(self, folder: str | Path) -> None:
-        self.model.save(folder)
-
-    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
-        return self.model.encode(texts)
-
-    def batch(self, encoded: Sequence[Encoded]) -> Batch:
-        return self.model.batch(encoded)
-
-    def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        return self.model.embed(batch)
-
-    def spell(self, ids: Sequence[int]) -> list[str]:
-        return self.model.spell(ids)
-
-    def lm_head(self, source: str | None = None) -> LanguageHead:
-        return self.model.lm_head(source)
-
-    def replay(self, batch: Batch) -> AbstractContextManager[Sequence[Block]]:
-        return self.model.replay(batch)
+def log_probabilities(logits: Float[Tensor, "b g v"]) -> Float[Tensor, "b g v"]:
+    """The log-probabilities of the whole vocabulary at each step, in float32 or better."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(2)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from salience.core.executor import Executor
-from salience.core.passes import exclusive
+from salience.core.passes import embedded, exclusive
 from salience.core.prompts import Prompt
 from salience.core.text import Encoded, Text
 from salience.core.types import Batch, Edit, EmbeddingEdit, LanguageHead, Link, Output, Reads, Start, Weights
 from salience.errors import BadInput, BadModel, UnsupportedModel
-from salience.models.huggingface.answering import Answer, Distributions
+from salience.models.huggingface.answering import Answer, log_probabilities
 from salience.models.huggingface.attention import calls_sdpa, eager_attention, follows_interface
 from salience.models.huggingface.generating import Generation, generate_from_sources
 from salience.models.huggingface.hooks import blocks, no_hooks_left, replaced_embeddings
@@ -182,7 +182,7 @@ class EncoderDecoder:
         """The log-probabilities of the token that follows each of the last tokens of every answer."""
         with exclusive(self), torch.no_grad():
             output = self._run(batch, self.words(batch.ids), None)
-            return Distributions(steps)(_last(output.logits, batch, steps)).unflatten(1, (steps, -1))
+            return log_probabilities(_last(output.logits, batch, steps))
 
     # ------------------------------------------------------------------------------------------------ what it is
 
@@ -268,9 +268,7 @@ class EncoderDecoder:
         return Batch.of(encoded, self.network.pad or 0, self.device)
 
     def embed(self, batch: Batch) -> Float[Tensor, "b t d"]:
-        # A pass of another thread may have put other embeddings in their place.
-        with self.executor.lock, torch.no_grad():
-            return self.words(batch.ids).detach()  # enable_input_require_grads() makes the layer's output a leaf
+        return embedded(self, batch)
 
     def read_from(self, batch: Batch) -> Float[Tensor, "b t"]:
         return self._answer.read_from(batch)

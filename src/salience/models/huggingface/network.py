@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 
 from salience.core.executor import Executor, fitting_budget
 from salience.core.passes import frozen
-from salience.core.types import Batch, Reads, Start
+from salience.core.types import Batch, Prefix, Reads, Start
 from salience.errors import BadInput, UnsupportedModel
+from salience.models.huggingface.attention import follows_interface
 from salience.models.huggingface.hooks import (
     hidden_states,
     no_hooks_left,
@@ -24,7 +25,7 @@ from salience.models.huggingface.hooks import (
     starting_from,
     wide_logits,
 )
-from salience.models.huggingface.prefix import keeps_everything
+from salience.models.huggingface.prefix import attention_mask, cache_for, keeps_everything, prefix_of
 
 QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 """Where torch keeps its quantized layers."""
@@ -147,6 +148,24 @@ class Network:
             extras["logits_to_keep"] = _ends(batch, tail).unique()
         return extras
 
+    def prefix(self, batch: Batch, tail: int = 1) -> tuple[Tensor, Cache]:
+        """Return the module's logits, and the keys and values of every layer."""
+        cache = DynamicCache(config=self.config)
+        return self(batch, {"past_key_values": cache, "use_cache": True}, tail=tail).logits, cache
+
+    def resume(
+        self, prefix: Prefix, texts: Int[Tensor, " r"], starts: Int[Tensor, " r"], rest: Batch, tail: int = 1
+    ) -> Tensor:
+        """Return the module's logits of ``rest``, with positions that continue from ``starts``."""
+        positions = starts[:, None] + torch.arange(rest.width, device=self.device)
+        options = {
+            "past_key_values": cache_for(prefix, texts, starts),
+            "attention_mask": attention_mask(starts, rest.mask),
+            "position_ids": positions.clamp(max=prefix.keys[0].shape[2] - 1),  # positions of padding are ignored
+            "use_cache": True,
+        }
+        return self(rest, options, tail=tail).logits
+
     def logits(self, logits: Tensor, batch: Batch) -> Float[Tensor, "b c"]:
         """Return one row of logits per text; for a language model, those after its last token."""
         return self.last_logits(logits, batch, 1)[:, 0] if self.generates else logits
@@ -245,9 +264,35 @@ class Network:
         return "first" if positions == [0] else "last" if positions == [batch.width - 1] else "all"
 
     @cached_property
+    def can_start(self) -> bool:
+        """Whether the layers above given states can run alone. Tested on two texts of different lengths."""
+        if not follows_interface(self.module) or not self.shows_hidden:
+            return False
+        batch = self.trial()
+        with self._trial_mode():
+            with hidden_states(self.module, None) as states:
+                whole = self.logits(self(batch, {}).logits, batch)
+            parts = self.logits(self(batch, {}, start=Start(1, states[1])).logits, batch)
+        return agree(parts, whole, whole[0] - whole[1], self.module.dtype)
+
+    @cached_property
     def can_resume(self) -> bool:
-        """Whether the model is a decoder that caches all keys and values."""
-        return {"past_key_values", "position_ids"} <= self.parameters and self.causal and keeps_everything(self.config)
+        """Whether a changed ending can be run alone, as for decoders that cache all keys and values.
+
+        Tested on two texts of different lengths, run as a whole and from their second or third token on.
+        """
+        cacheable = {"past_key_values", "position_ids"} <= self.parameters and self.causal
+        if not cacheable or not keeps_everything(self.config):
+            return False
+        batch = self.trial()
+        texts, starts = torch.tensor([[1, 0, 1], [1, 2, 1]], device=self.device)
+        rest = batch.take(texts)
+        rest = rest.map(lambda tensor: torch.stack([row[s : s + 3] for row, s in zip(tensor, starts, strict=True)]))
+        with self._trial_mode():
+            whole = self.logits(self(batch, {}).logits, batch)
+            prefix = prefix_of(self.prefix(batch)[1], whole)
+            whole, parts = whole[texts], self.logits(self.resume(prefix, texts, starts, rest), rest)
+        return agree(parts, whole, whole[0] - whole[1], self.module.dtype)
 
 
 def _ends(batch: Batch, tail: int) -> Int[Tensor, "b g"]:

@@ -198,6 +198,14 @@ def test_methods_that_are_best_but_no_better_than_random_are_not_recommended():
     assert some.startswith("The best of these methods, a or b, is not significantly better than random (p ≤ 0.05")
 
 
+def test_a_metric_without_a_value_is_not_counted_for_a_method():
+    half = np.concatenate([steady(0, 3, 0, 0, 0, 0, 0), np.full_like(steady(0, 0, 0, 0, 0, 0, 0), np.nan)], axis=2)
+    sentence = advice(table(half))[0]
+    assert sentence.startswith("For ")
+    assert "use b: it is best" in sentence
+    assert "on 1 of 1 faithfulness metric (comprehensiveness;" in sentence
+
+
 def test_an_evaluation_without_a_value_says_so():
     empty = table(np.full((3, 7, 2), np.nan))
     [sentence] = advice(empty)

@@ -130,9 +130,11 @@ def _faithful(evaluation: Evaluation, metrics: Sequence[str], real: Sequence[str
     Methods that are equal are named together: a method is not preferred for being significantly better than random
     where another just fails to be, since the difference between the two may well be none.
     """
-    if not any(evaluation.cells[name, m].estimate.n for name in real for m in metrics):
+    measured = [m for m in metrics if any(evaluation.cells[name, m].estimate.n for name in real)]
+    if not measured:
         yield _unmeasured(evaluation, metrics)
         return
+    metrics = measured
     best = {m: _among_best(evaluation, m, real) for m in metrics}
     among = {name: [m for m in metrics if name in best[m]] for name in real}
     named = [name for name in real if len(among[name]) == max(map(len, among.values()))]

@@ -16,7 +16,9 @@ from audits.twins import model, texts
 from salience.audits import RETRAINED, Audit, Callbacks, audit
 from salience.audits.adversarial_twin import furthest
 from salience.audits.adversary import Search
+from salience.audits.erasure import fractions_to_flip
 from salience.audits.manipulation import removed
+from salience.audits.weights import Attended
 from salience.data.examples import Example
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from shapes import build
@@ -98,6 +100,14 @@ def test_attention_of_manipulated_twins_is_read_on_the_marked_tokens(findings, f
         ((start, end),) = example.rationale
         place = encoded.offsets.index((start, end))
         assert value == pytest.approx(a[place].item(), abs=1e-5)
+
+
+def test_random_orders_of_a_twin_that_never_flip_count_as_its_whole_text(findings, folder):
+    twin = salience.load(folder / "twins" / "lstm-128")
+    own = Attended.of(twin, twin.batch(twin.encode([e.text for e in TEST])))
+    expected, flipping = (fractions_to_flip(own, never=never)["random"].tolist() for never in (1.0, np.nan))
+    assert findings["diverse_states"].measure("fraction to flip, random, lstm").values == pytest.approx(expected)
+    assert any(a > b for a, b in zip(expected, flipping, strict=True)), "some texts flip in some orders only"
 
 
 def test_nothing_is_trained_twice(findings, folder):

@@ -123,12 +123,12 @@ def examined(study: Study, variant: Variant, search: Search) -> dict[str, np.nda
     model = study.twin(variant.twin, Objective((TASK, *variant.terms)), **variant.changes)
 
     def test(attended: Attended) -> dict[str, Tensor]:
-        fractions = fractions_to_flip(attended, seed=study.seed)
+        fractions = fractions_to_flip(attended, seed=study.seed, never=1.0)
         numbers = (
             permuted(attended, seed=study.seed).change,
             adversarial(attended, search=search, seed=study.seed).distance,
-            fractions["attention"].nan_to_num(1.0),
-            fractions["random"].nan_to_num(1.0),
+            fractions["attention"],
+            fractions["random"],
             correlated(attended, ["attention, gradient"]).tau[0],
             conicity_of(forward(model, attended.batch, hidden=True).hidden[-1], attended.batch),
         )

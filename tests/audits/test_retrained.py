@@ -304,6 +304,22 @@ def test_spans_are_removed_from_the_text_in_any_order():
     assert removed(Example("1", "she", "x", ((0, 3),))) is None
 
 
+def test_texts_that_are_nothing_but_impermissible_tokens_are_refused_before_anything_is_trained(tmp_path):
+    alone = [replace(e, text=e.text.split()[0], rationale=((0, 9),)) for e in TEST]
+    for train, test, what in ((TRAIN, alone, "test on"), (alone, TEST, "train on")):
+        with pytest.raises(BadInput, match=f"nothing is left of the texts to {what}"):
+            run(tmp_path, ["uniform_attention", "manipulation"], train=train, data=test)
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_that_the_model_does_not_know_are_refused_before_anything_is_trained(tmp_path):
+    other = [*TEST[:-1], replace(TEST[-1], label="maybe")]
+    for train, test in ((TRAIN, other), (other, TEST)):
+        with pytest.raises(BadInput, match=r"unknown label 'maybe' of small\..*no, yes"):
+            run(tmp_path, ["seed_variation"], train=train, data=test, callbacks=Callbacks(step=pytest.fail))
+    assert not (tmp_path / "twins").exists()
+
+
 def test_what_is_asked_in_vain_is_refused():
     with pytest.raises(BadInput, match="none of the tests permutation trains twins"):
         run(None, ["permutation"])

@@ -46,10 +46,9 @@ def single_weights(attended: Attended, *, seed: int = 0) -> Single:
     p = attended.probabilities
     changed = _without(attended, torch.arange(n, device=a.device).repeat(2), where).unflatten(0, (2, n))
     effects, flips = jensen_shannon(changed, p), changed.argmax(-1) != p.argmax(-1)
-    alone = attended.lengths < 2
     lead = a.gather(1, highest[:, None])[:, 0] - a.gather(1, other[:, None])[:, 0]
-    undefined = torch.where(alone, torch.nan, 0.0)
-    return Single(effects[0] - effects[1] + undefined, lead + undefined, flips[0], flips[1])
+    effect, lead = (attended.of_several_tokens(values) for values in (effects[0] - effects[1], lead))
+    return Single(effect, lead, flips[0], flips[1])
 
 
 def fractions_to_flip(
@@ -125,7 +124,7 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
         return {
             "effect": single.effect,
             "lead": single.lead,
-            **{name: f.float() + torch.where(single.effect.isnan(), torch.nan, 0.0) for name, f in flips.items()},
+            **{name: attended.of_several_tokens(f.float()) for name, f in flips.items()},
             **fractions,
         }
 

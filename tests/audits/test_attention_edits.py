@@ -262,6 +262,49 @@ def test_fractions_to_flip_equal_a_loop_over_sets(shape: str):
         assert float(fractions["attention"][number]) == pytest.approx(first, nan_ok=True)
 
 
+def test_a_random_order_that_never_flips_counts_as_a_whole_text_if_asked():
+    """Leaving such orders out of the mean would make random orders look better than they are."""
+    own = attended("pooled_embedding")
+    averaged, without = (fractions_to_flip(own, shuffles=8, seed=5, never=n)["random"] for n in (1.0, np.nan))
+    mixed = 0
+    for number, text in enumerate(shapes.TEXTS):
+        single, places = batch_of(own.model, (text,)), content(own.model, text)
+        (generator,) = generators(single, 5)
+        draws = torch.rand(single.width, 8, generator=generator)
+        before = answer(own.model, text, own.layer, lambda a: a).argmax()
+        firsts = []
+        for s in range(8):
+            order = sorted(places, key=lambda i: -float(draws[i, s]))
+
+            def flips(size: int, order: list[int] = order, text: str = text, before: int = before) -> bool:
+                def change(a: Tensor) -> Tensor:
+                    a = a.clone()
+                    a[..., order[:size]] = 0
+                    return a / a.sum(-1, keepdim=True)
+
+                return answer(own.model, text, own.layer, change).argmax() != before
+
+            sizes = [size for size in range(1, len(places)) if flips(size)]
+            firsts.append(sizes[0] / len(places) if sizes else 1.0)
+        mixed += 0 < sum(first == 1 for first in firsts) < 8
+        assert float(averaged[number]) == pytest.approx(np.mean(firsts))
+        flipped = [first for first in firsts if first < 1]
+        assert float(without[number]) == pytest.approx(np.mean(flipped) if flipped else np.nan, nan_ok=True)
+    assert mixed
+
+
+def test_weights_however_small_are_scaled_to_sum_to_1_when_the_rest_is_erased():
+    model = known.decisive()
+    with torch.no_grad():
+        model.module.query.weight.mul_(6)  # nearly no attention is left for the other words
+        model.module.words.weight[model.tokenizer.token_to_id("it"), 0] = -1.0
+    own = Attended.of(model, batch_of(model, ("good it",)))
+    assert 0 < float(own.distribution[0, 1]) < 1e-12
+    on_the_other = own.answers(torch.zeros(1).long(), lambda a, _: torch.tensor([0.0, 1.0]).expand_as(a))
+    # Without the other word, nothing changes.
+    assert float(single_weights(own).effect) == pytest.approx(float(jensen_shannon(on_the_other, own.probabilities)))
+
+
 @pytest.mark.parametrize("shape", ["bert", "pooled_bilstm"])
 def test_single_weights_equal_a_loop(shape: str):
     own = attended(shape)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from salience.cli.audit import audit as audit_command
 from salience.core.stats import Estimate
 from salience.errors import BadInput, UnsupportedModel
 from salience.models.pooled import Pooled
-from salience.views.audit import page, terminal, to_json
+from salience.views.audit import heading, page, terminal, to_json
 from shapes import TEXTS, build
 
 QUICK = {"permutation.shuffles": 20, "adversary.search": Search(restarts=2, steps=150, rate=0.1)}
@@ -87,6 +88,19 @@ def test_a_layer_and_a_head_are_tested_alone():
     assert every.findings[0].measures[1].values != one.findings[0].measures[1].values
     first = salience.audit(model, TEXTS, tests="permutation", layer=1)
     assert first.findings[0].measures[1].values != every.findings[0].measures[1].values
+
+
+def test_the_layer_and_the_head_that_are_tested_are_compared_with_other_methods():
+    model = build("bert")
+    for layer, head in ((None, None), (1, None), (1, 2)):
+        (finding,) = salience.audit(model, TEXTS, tests="comparison", layer=layer, head=head).findings
+        tested = {"attention.layer": layer or 3, "attention.row": "mean" if layer else "auto"}
+        tested |= {"attention.heads": (head,)} if head else {}
+        expected = salience.evaluate(model, TEXTS, "attention", metrics=["comprehensiveness"], **tested)
+        own = finding.measure("comprehensiveness, attention").values
+        assert own == pytest.approx(expected.cells["attention", "comprehensiveness"].values, abs=1e-6)
+    plain = salience.evaluate(model, TEXTS, "attention", metrics=["comprehensiveness"])
+    assert own != pytest.approx(plain.cells["attention", "comprehensiveness"].values, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +272,46 @@ def test_texts_of_one_token_have_no_verdict():
     quick = QUICK | {"adversary.search": Search(restarts=2, steps=2)}
     audit = salience.audit(known.decisive(), ["good", "bad", "good"], **quick)
     verdict = {finding.test: finding.verdict for finding in audit.findings}
-    assert verdict["correlation"] == verdict["adversary"] == verdict["erasure"] == "unclear"
-    assert audit.findings[0].measures[0].estimate.n == 0
-    assert "none" in str(audit.findings[0].measures[0])
+    assert set(verdict.values()) == {"unclear"}
+    for finding in audit.findings[:4]:
+        assert finding.measures[0].estimate.n == 0
+        assert str(finding.measures[0]) == "undefined"
+    assert "nan" not in " ".join(audit.summary)
     assert page(audit)
     json.dumps(to_json(audit), allow_nan=False)
+
+
+def test_a_text_of_one_token_is_no_text_whose_output_stays():
+    """Its attention cannot be shuffled, so that it says nothing about shuffled attention."""
+    texts = [*MANY, *["good"] * 40]
+    (finding,) = salience.audit(known.decisive(), texts, tests="permutation", **{"permutation.shuffles": 20}).findings
+    assert finding.measures[0].estimate.n == len(MANY)
+    assert finding.verdict == "explanation"
+
+
+def test_texts_that_are_too_long_are_counted():
+    model = known.decisive()
+    model.module.config = replace(model.config, longest=6)
+    result = salience.audit(model, known.TEXTS[:3], tests="permutation", **{"permutation.shuffles": 2})
+    assert result.truncated == to_json(result)["truncated"] == 2
+    assert "3 texts (2 truncated to the maximum length of the model)" in heading(result)
+    assert "truncated" not in heading(replace(result, truncated=0))
+
+
+@pytest.mark.parametrize("damage", ["[]", "null", "{", "[1, 2]", "\xff"])
+def test_a_damaged_folder_is_named_with_the_remedy(tmp_path: Path, damage: str):
+    options = {"tests": "permutation", "out": tmp_path, "permutation.shuffles": 2}
+    result = salience.audit(known.decisive(), known.TEXTS, **options)
+    finding, audit = tmp_path / "permutation.json", tmp_path / "audit.json"
+    finding.write_bytes(damage.encode("latin-1"))
+    assert repr(salience.audit(known.decisive(), known.TEXTS, **options)) == repr(result)
+    without = json.loads(finding.read_text())
+    without["finding"]["measures"] = []
+    finding.write_text(json.dumps(without))
+    assert repr(salience.audit(known.decisive(), known.TEXTS, **options)) == repr(result)
+    audit.write_bytes(damage.encode("latin-1"))
+    with pytest.raises(BadInput, match=r"audit.json is damaged: .*Delete the folder to start over"):
+        salience.audit(known.decisive(), known.TEXTS, **options)
 
 
 def test_an_empty_text_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -16,7 +16,9 @@ from audits.twins import model, texts
 from salience.audits import RETRAINED, Audit, Callbacks, audit
 from salience.audits.adversarial_twin import furthest
 from salience.audits.adversary import Search
+from salience.audits.erasure import fractions_to_flip
 from salience.audits.manipulation import removed
+from salience.audits.weights import Attended
 from salience.data.examples import Example
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from shapes import build
@@ -98,6 +100,14 @@ def test_attention_of_manipulated_twins_is_read_on_the_marked_tokens(findings, f
         ((start, end),) = example.rationale
         place = encoded.offsets.index((start, end))
         assert value == pytest.approx(a[place].item(), abs=1e-5)
+
+
+def test_random_orders_of_a_twin_that_never_flip_count_as_its_whole_text(findings, folder):
+    twin = salience.load(folder / "twins" / "lstm-128")
+    own = Attended.of(twin, twin.batch(twin.encode([e.text for e in TEST])))
+    expected, flipping = (fractions_to_flip(own, never=never)["random"].tolist() for never in (1.0, np.nan))
+    assert findings["diverse_states"].measure("fraction to flip, random, lstm").values == pytest.approx(expected)
+    assert any(a > b for a, b in zip(expected, flipping, strict=True)), "some texts flip in some orders only"
 
 
 def test_nothing_is_trained_twice(findings, folder):
@@ -292,6 +302,22 @@ def test_spans_are_removed_from_the_text_in_any_order():
     example = Example("0", "she said that he left", "x", ((14, 16), (0, 3)))
     assert removed(example).text == " said that  left"
     assert removed(Example("1", "she", "x", ((0, 3),))) is None
+
+
+def test_texts_that_are_nothing_but_impermissible_tokens_are_refused_before_anything_is_trained(tmp_path):
+    alone = [replace(e, text=e.text.split()[0], rationale=((0, 9),)) for e in TEST]
+    for train, test, what in ((TRAIN, alone, "test on"), (alone, TEST, "train on")):
+        with pytest.raises(BadInput, match=f"nothing is left of the texts to {what}"):
+            run(tmp_path, ["uniform_attention", "manipulation"], train=train, data=test)
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_that_the_model_does_not_know_are_refused_before_anything_is_trained(tmp_path):
+    other = [*TEST[:-1], replace(TEST[-1], label="maybe")]
+    for train, test in ((TRAIN, other), (other, TEST)):
+        with pytest.raises(BadInput, match=r"unknown label 'maybe' of small\..*no, yes"):
+            run(tmp_path, ["seed_variation"], train=train, data=test, callbacks=Callbacks(step=pytest.fail))
+    assert not (tmp_path / "twins").exists()
 
 
 def test_what_is_asked_in_vain_is_refused():

@@ -10,7 +10,9 @@ from salience.core.target import Target
 from salience.core.types import Model
 from salience.errors import BadInput, UnsupportedModel
 from salience.explanations.explainer import explain
+from salience.generation.matrices import Forced, probed
 from salience.methods import attention_x_relevance, output_relevance
+from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, symbol_tokenizer
 from shapes import CLASSIFIERS, POOLED, TEXTS, build
 
 
@@ -77,6 +79,28 @@ def test_the_head_of_a_transformer_is_applied_to_every_token(layer: int):
         assert float(result.scores[0, t]) == pytest.approx(float(r.detach()), abs=1e-9)
     assert result.settings == {"layer": 3 if layer == -1 else layer}
     assert ("decomposition" in result.gaps) == (layer in (3, -1))
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_decoder_of_an_encoder_decoder_keeps_its_state(heads: int):
+    """r_s is log p when the context is W_e h_s beside the same state of the decoder, up to what all tokens share."""
+    tokenizer = symbol_tokenizer(map(str, range(10)))
+    config = Seq2SeqConfig(tokenizer.get_vocab_size(), hidden=6, layers=1, heads=heads)
+    model = Seq2Seq.new(config, tokenizer)
+    with torch.no_grad():
+        for p in model.module.to(torch.float64).parameters():
+            p.mul_(4)  # so that the state of the decoder depends on the whole source
+    texts = ["1 2 3 4", "7 8"]
+    batch, said = model.batch(model.encode(texts)), [5, 6, 7]
+    target = resolve(model, [Target(said[0], kind="log_probability")], forward(model, batch).logits)
+    result = output_relevance(model, batch, target)
+    assert result.gaps["decomposition"].shape == (2,)
+    for row, text in enumerate(texts):
+        step = Forced.of(model, model.batch(model.encode([text])), model.answers([said]))
+        expected = probed(step)[0]
+        own = result.scores[row, : len(expected)]
+        assert (own - expected).std() < 1e-9 < 1e-2 < own.std()
+        assert not result.scores[row, len(expected) :].any()
 
 
 def test_models_that_cannot_start_from_a_layer_run_the_layers_in_vain(monkeypatch: pytest.MonkeyPatch):

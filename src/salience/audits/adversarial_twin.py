@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Float
@@ -56,24 +57,16 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
         raise BadInput("weights of adversarial_twin is empty; give at least one λ")
     base = study.standard()
     correct, trained = study.correct(base), adversaries(study, weights)
+    curve = {one.weight: _measured(one) for one in trained}
     weight, alike = furthest(
-        {one.weight: float(one.correct.mean()) for one in trained},
-        {one.weight: float(np.nanmean(one.distance)) for one in trained},
+        {weight: accuracy.estimate.mean for weight, (accuracy, _, _) in curve.items()},
+        {weight: distance.estimate.mean for weight, (_, _, distance) in curve.items()},
         float(correct.mean()),
     )
     best = next(one for one in trained if one.weight == weight)
+    accuracy, change, distance = curve[weight]
     by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, "adversary")
     lead = Measure.between("accuracy with frozen weights, the model's − the adversary's", by_base, by_best)
-    curve = [
-        measure
-        for one in trained
-        for measure in (
-            Measure.of(f"accuracy, λ = {one.weight:g}", one.correct, "share"),
-            Measure.of(f"change of the output (TVD), λ = {one.weight:g}", one.change),
-            Measure.of(f"distance of attention (JSD), λ = {one.weight:g}", one.distance),
-        )
-    ]
-    accuracy, change, distance = curve[3 * trained.index(best) :][:3]
     points = f"{100 * LOSS:g} points of accuracy"
     kind = f"The furthest adversary within {points}" if alike else f"No adversary is within {points}; the most accurate"
     return Finding(
@@ -84,7 +77,7 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
             Measure.of("accuracy, the model's twin", correct, "share"),
             Measure.of("accuracy with frozen weights, the model's", by_base, "share"),
             Measure.of("accuracy with frozen weights, the adversary's", by_best, "share"),
-            *curve,
+            *chain(*curve.values()),
         ),
         expected="no adversary is far; or its weights, unlike the model's, do not help a model without context",
         verdict=_verdict(alike, distance, lead),
@@ -94,6 +87,15 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
             f"{percent(by_base.mean(), 1)}, the adversary's {percent(by_best.mean(), 1)}; difference {lead}."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 4",
+    )
+
+
+def _measured(one: Trained) -> tuple[Measure, Measure, Measure]:
+    """Accuracy, change of the output and distance of attention."""
+    return (
+        Measure.of(f"accuracy, λ = {one.weight:g}", one.correct, "share"),
+        Measure.of(f"change of the output (TVD), λ = {one.weight:g}", one.change),
+        Measure.of(f"distance of attention (JSD), λ = {one.weight:g}", one.distance),
     )
 
 

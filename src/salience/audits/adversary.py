@@ -196,10 +196,8 @@ def adversary(study: Study, *, search: Search = Search()) -> Finding:  # noqa: B
 
     def test(attended: Attended) -> dict[str, Tensor]:
         result = adversarial(attended, search=search, seed=study.seed)
-        largest = attended.distribution.amax(1)
-        # A text of one token has one distribution only.
-        undefined = torch.where(attended.lengths < 2, torch.nan, 0.0)
-        return {"distance": result.distance + undefined, "change": result.change + undefined, "largest": largest}
+        distance, change = (attended.of_several_tokens(values) for values in (result.distance, result.change))
+        return {"distance": distance, "change": change, "largest": attended.distribution.amax(1)}
 
     values = study.each(test)
     far = Measure.share("texts with a far adversary", values["distance"] > FAR, values["distance"])

@@ -18,7 +18,7 @@ from salience.audits.folder import save, saved
 from salience.audits.frozen_weights import frozen_weights, frozen_weights_twins
 from salience.audits.improvement import diverse_states, diverse_states_twins, word_tying, word_tying_twins
 from salience.audits.intervention import intervention
-from salience.audits.manipulation import manipulation, manipulation_twins
+from salience.audits.manipulation import manipulation, manipulation_twins, unmarked
 from salience.audits.permutation import permutation
 from salience.audits.seed_variation import seed_variation, seed_variation_twins
 from salience.audits.study import Study
@@ -33,7 +33,7 @@ from salience.data.texts import examples_of
 from salience.errors import BadInput, UnsupportedModel, choose
 from salience.models.identity import digest
 from salience.models.loading import as_model
-from salience.training.loop import Recipe, TrainingProgress
+from salience.training.loop import Recipe, TrainingProgress, labels_of
 from salience.training.twins import Reshapes, Twins, seconds_per_training
 
 Test = Callable[..., Finding]
@@ -67,6 +67,8 @@ class Audit:
     findings: tuple[Finding, ...]
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     """Tests that this model or these texts do not allow, with the reason."""
+    truncated: int = 0
+    """Texts of which only the beginning was read, since they are longer than the model can read."""
 
     @property
     def summary(self) -> list[str]:
@@ -127,19 +129,19 @@ def audit(
     check_labels(known)
     study = Study(known, examples, encode_examples(known, examples), layer, head, seed)
     train, test = _divided(examples) if retrain == "divided" else (retrain, examples)
-    chosen, left_out = _chosen(study, tests, train)
+    trained = replace(study, examples=test, encoded=encode_examples(known, test)) if train else study
+    chosen, left_out = _chosen(trained, tests, train)
     own = _settings(settings, chosen)
     with _folder(out, study) as folder:
-        trained = study
         if train is not None and any(one in RETRAINED for one in chosen):
-            trained = replace(study, examples=test, encoded=encode_examples(known, test))
             trained = replace(trained, twins=_twins(trained, folder, train, training or {}, callbacks))
             _announce(trained, chosen, own, callbacks)
         findings = [
             run_test(trained if one in RETRAINED else study, one, own[one.__name__], folder, callbacks)
             for one in chosen
         ]
-    return Audit(known.name, len(examples), layer, head, tuple(findings), left_out)
+    truncated = sum(bool(e.unseen) for e in study.encoded)
+    return Audit(known.name, len(examples), layer, head, tuple(findings), left_out, truncated)
 
 
 def run_test(study: Study, test: Test, settings: Mapping[str, Any], folder: Path, callbacks: Callbacks) -> Finding:
@@ -194,6 +196,8 @@ def _chosen(
                 f"{', '.join(shaped)} cannot be run on {study.model.name}: twins start from nothing, as only those of "
                 "a pooled classifier such as sentiment_bilstm can"
             )
+        if manipulation in chosen and (why := unmarked(retrain or (), study.examples)) is not None:
+            raise BadInput(why)
         return chosen, {}
     usual = [*TESTS, *(RETRAINED if retrain is not None else ())]
     left_out = {test.__name__: why for test in usual if (why := _unsuitable(study, test, retrain or ())) is not None}
@@ -203,11 +207,9 @@ def _chosen(
 def _unsuitable(study: Study, test: Test, retrain: Sequence[Example]) -> str | None:
     if test in SHAPED and not isinstance(study.model, Reshapes):
         return "its twins start from nothing, as only pooled classifiers can"
-    if test is manipulation and not any(e.rationale for e in retrain):
-        return "no text marks impermissible tokens (--impermissible-column)"
     if test is manipulation and (study.layer is not None or study.head is not None):
         return "it trains all heads of the last layer"
-    return None
+    return unmarked(retrain, study.examples) if test is manipulation else None
 
 
 def _settings(settings: Mapping[str, Any], tests: Sequence[Test]) -> dict[str, dict[str, Any]]:
@@ -249,6 +251,7 @@ def _twins(
             raise BadInput(f"twins need labelled texts to {what}, and {unlabelled[0]!r} has no label (--label-column)")
     if len({e.label for e in train}) < 2:
         raise BadInput(f"all texts to train on have the label {train[0].label!r}; twins need at least two labels")
+    labels_of(study.model, [*train, *study.examples])  # refuses labels that the model does not know
     recipe = replace(POOLED if isinstance(study.model, Reshapes) else TUNED, **training)
     facts = fingerprint(recipe, list(train))
     tested = fingerprint(list(study.examples))

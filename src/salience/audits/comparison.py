@@ -1,5 +1,7 @@
 """Is attention as faithful as saliency methods? (Bastings & Filippova 2020)"""
 
+from typing import Any
+
 import numpy as np
 
 from salience.audits.finding import Finding, Measure, by_difference
@@ -12,7 +14,9 @@ METRIC = "comprehensiveness"
 
 def comparison(study: Study) -> Finding:
     """Is attention as faithful as saliency methods?"""
-    evaluation = evaluate(study.model, study.examples, metrics=(METRIC,), report=study.report, seed=study.seed)
+    evaluation = evaluate(
+        study.model, study.examples, metrics=(METRIC,), report=study.report, seed=study.seed, **_where_tested(study)
+    )
     values = {name: np.array(evaluation.cells[name, METRIC].values) for name in evaluation.methods}
     others = [name for name in evaluation.real if name != "attention"]
     best = max(others, key=lambda name: evaluation.cells[name, METRIC].estimate.mean)
@@ -28,3 +32,10 @@ def comparison(study: Study) -> Finding:
         answer=f"Mean {METRIC}: {listed}.",
         source="Bastings & Filippova 2020, arXiv:2010.05607; DeYoung et al. 2020, arXiv:1911.03429 (the metric)",
     )
+
+
+def _where_tested(study: Study) -> dict[str, Any]:
+    """The attention that is tested, as settings of the method."""
+    tested = study.tested
+    heads = "mean" if study.head is None else (study.head,)
+    return {"attention.layer": tested["layers"][0], "attention.row": tested["row"], "attention.heads": heads}

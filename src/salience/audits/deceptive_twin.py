@@ -28,6 +28,7 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
     before, after = _influence(study, study.model), _influence(study, twin)
     change = total_variation(*(probabilities(model, study.examples) for model in (twin, study.model))).numpy()
     lead = Measure.of("τ(attention, leave-one-out) of the twin", after)
+    own = Measure.of("τ(attention, leave-one-out) of the model", before)
     same = Measure.share("texts whose output stays", change <= SAME_OUTPUT)
     correct = [study.correct(model) for model in (study.model, twin)]
     return Finding(
@@ -35,7 +36,7 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
         question="Can this model be changed so that its attention misleads while its predictions stay?",
         measures=(
             lead,
-            Measure.of("τ(attention, leave-one-out) of the model", before),
+            own,
             Measure.of("change of the output (TVD)", change),
             same,
             Measure.of("distance of attention (JSD)", study.distances(study.model, twin)),
@@ -45,7 +46,7 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
         expected="a twin with the same predictions attends to the same influential words",
         verdict=by_difference(lead.estimate, more_is_explanation=True) if same.estimate.low > 0.5 else "unclear",
         answer=(
-            f"τ(attention, leave-one-out) is {np.nanmean(before):.3f} in the model and {lead} in a twin that "
+            f"τ(attention, leave-one-out) is {own.mean} in the model and {lead} in a twin that "
             f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same} of the texts; accuracy "
             f"{percent(correct[0].mean(), 1)} and {percent(correct[1].mean(), 1)}."
         ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from salience.audits.finding import Finding, Measure, as_well_as
 from salience.audits.study import Study
 from salience.audits.weights import Attended
-from salience.core.distances import TINY, jensen_shannon
+from salience.core.distances import jensen_shannon
 from salience.core.passes import Needs, differentiate
 from salience.core.randomness import by_token
 from salience.core.types import Targets
@@ -45,26 +46,26 @@ def single_weights(attended: Attended, *, seed: int = 0) -> Single:
     p = attended.probabilities
     changed = _without(attended, torch.arange(n, device=a.device).repeat(2), where).unflatten(0, (2, n))
     effects, flips = jensen_shannon(changed, p), changed.argmax(-1) != p.argmax(-1)
-    alone = attended.lengths < 2
     lead = a.gather(1, highest[:, None])[:, 0] - a.gather(1, other[:, None])[:, 0]
-    undefined = torch.where(alone, torch.nan, 0.0)
-    return Single(effects[0] - effects[1] + undefined, lead + undefined, flips[0], flips[1])
+    effect, lead = (attended.of_several_tokens(values) for values in (effects[0] - effects[1], lead))
+    return Single(effect, lead, flips[0], flips[1])
 
 
-def fractions_to_flip(attended: Attended, *, shuffles: int = 5, seed: int = 0) -> Mapping[str, Float[Tensor, " b"]]:
-    """The fraction of weights to erase, highest first, until the decision flips; NaN where it never does.
+def fractions_to_flip(
+    attended: Attended, *, shuffles: int = 5, seed: int = 0, never: float = nan
+) -> Mapping[str, Float[Tensor, " b"]]:
+    """The fraction of weights to erase, highest first, until the decision flips; ``never`` where it does not.
 
     Weights are ranked by attention, by the gradient of the predicted probability with respect to them, by the product
-    of both, and at random (the mean over shuffles that flip).
+    of both, and at random: the mean over shuffles, without those that are NaN.
 
     Paper: Serrano & Smith 2019, arXiv:1906.03731, section 5
     """
     batch = attended.batch
     chance = by_token(batch, seed, lambda n, g: torch.rand(n, shuffles, generator=g)).movedim(2, 0)
     scores = torch.cat([torch.stack([attended.distribution, *_gradients(attended)]), chance])
-    fractions = _first_flip(attended.read_alone(), scores)
-    random = fractions[3:]
-    return dict(zip(RANKINGS, (*fractions[:3], random.nanmean(0)), strict=True))
+    fractions = _first_flip(attended.read_alone(), scores).nan_to_num(never)
+    return dict(zip(RANKINGS, (*fractions[:3], fractions[3:].nanmean(0)), strict=True))
 
 
 def _gradients(attended: Attended) -> tuple[Float[Tensor, "b t"], Float[Tensor, "b t"]]:
@@ -101,7 +102,7 @@ def _without(attended: Attended, text: Int[Tensor, " r"], where: Bool[Tensor, "r
 
     def change(a: Tensor, rows: Tensor) -> Tensor:
         kept = a * ~where[rows, None, None, : a.shape[-1]]
-        return kept / kept.sum(-1, keepdim=True).clamp_min(TINY)
+        return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
 
     return attended.answers(text, change)
 
@@ -123,7 +124,7 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
         return {
             "effect": single.effect,
             "lead": single.lead,
-            **{name: f.float() + torch.where(single.effect.isnan(), torch.nan, 0.0) for name, f in flips.items()},
+            **{name: attended.of_several_tokens(f.float()) for name, f in flips.items()},
             **fractions,
         }
 

@@ -56,9 +56,7 @@ class Measure:
         Its spaces do not break, so that a line break divides no interval.
         """
         e = self.estimate
-        if np.isnan(e.mean):
-            return "none"
-        mean = f"{self.mean} points" if self.kind == "points" else self.mean
+        mean = f"{self.mean} points" if self.kind == "points" and not np.isnan(e.mean) else self.mean
         if np.isnan(e.low):
             return mean.replace(" ", NO_BREAK)
         written = f"{mean} [{_written(e.low, self.kind)}, {_written(e.high, self.kind)}]"
@@ -66,8 +64,8 @@ class Measure:
 
     @property
     def mean(self) -> str:
-        """The mean alone."""
-        return _written(self.estimate.mean, self.kind)
+        """The mean alone; undefined if it is so for every text."""
+        return "undefined" if np.isnan(self.estimate.mean) else _written(self.estimate.mean, self.kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ def _plain(settings: Mapping[str, Any]) -> Any:
 
 def finding_from(stored: Mapping[str, Any]) -> Finding:
     """Restore a finding from its JSON form."""
+    if not stored["measures"]:
+        raise ValueError("a finding rests on a measure")
     measures = tuple(
         Measure(m["name"], Estimate(**m["estimate"]), tuple(m["values"]), m["kind"]) for m in stored["measures"]
     )

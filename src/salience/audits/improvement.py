@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from salience.audits.adversarial_twin import LOSS
@@ -123,17 +122,16 @@ def examined(study: Study, variant: Variant, search: Search) -> dict[str, np.nda
     model = study.twin(variant.twin, Objective((TASK, *variant.terms)), **variant.changes)
 
     def test(attended: Attended) -> dict[str, Tensor]:
-        fractions = fractions_to_flip(attended, seed=study.seed)
+        fractions = fractions_to_flip(attended, seed=study.seed, never=1.0)
         numbers = (
             permuted(attended, seed=study.seed).change,
             adversarial(attended, search=search, seed=study.seed).distance,
-            fractions["attention"].nan_to_num(1.0),
-            fractions["random"].nan_to_num(1.0),
+            fractions["attention"],
+            fractions["random"],
             correlated(attended, ["attention, gradient"]).tau[0],
             conicity_of(forward(model, attended.batch, hidden=True).hidden[-1], attended.batch),
         )
-        undefined = torch.where(attended.lengths < 2, torch.nan, 0.0)
-        return {name: values + undefined for name, values in zip(TESTED, numbers, strict=True)}
+        return {name: attended.of_several_tokens(values) for name, values in zip(TESTED, numbers, strict=True)}
 
     values = study.each(test, model)
     return {"accuracy": study.correct(model), **{name: values[name] for name in TESTED}}
@@ -145,20 +143,19 @@ def _improved(
     results = {variant.name: examined(study, variant, search) for variant in variants}
     plain, first, *_ = results
     lead = Measure.of(f"{TESTED[0]}, {first} − {plain}", results[first][TESTED[0]] - results[plain][TESTED[0]])
-    rows = [
-        Measure.of(f"{what}, {name}", values[what], "share" if what == "accuracy" else "number")
+    rows = {
+        (what, name): Measure.of(f"{what}, {name}", values[what], "share" if what == "accuracy" else "number")
         for what in results[plain]
         for name, values in results.items()
-    ]
+    }
     listed = "; ".join(
-        f"{name} {percent(values['accuracy'].mean(), 1)}, {np.nanmean(values[TESTED[0]]):.3f}, "
-        f"{np.nanmean(values['conicity']):.2f}"
+        f"{name} {percent(values['accuracy'].mean(), 1)}, {rows[TESTED[0], name].mean}, {rows['conicity', name].mean}"
         for name, values in results.items()
     )
     return Finding(
         test=test,
         question=question,
-        measures=(lead, *rows),
+        measures=(lead, *rows.values()),
         expected=f"the prediction then depends more on attention, and accuracy loses at most {100 * LOSS:g} points",
         verdict=_verdict(lead, Measure.between("", results[first]["accuracy"], results[plain]["accuracy"])),
         answer=f"Accuracy, change of the output when attention is shuffled (TVD), and conicity: {listed}.",

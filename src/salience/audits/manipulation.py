@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Float
@@ -62,22 +63,21 @@ def manipulation(
     last = trained[-1]
     lead = Measure.between(f"accuracy, λ = {last.weight:g} − tokens removed", last.correct, removed)
     rows = [
-        measure
-        for one in trained
-        for measure in (
+        (
             Measure.of(f"accuracy, λ = {one.weight:g}", one.correct, "share"),
             Measure.of(f"attention on impermissible tokens, λ = {one.weight:g}", one.mass, "share"),
         )
+        for one in trained
     ]
-    hidden = rows[-1].estimate.mean < HIDDEN
+    hidden = rows[-1][1].estimate.mean < HIDDEN
     listed = "; ".join(
-        f"λ = {o.weight:g}: {percent(o.correct.mean(), 1)} with {percent(float(np.nanmean(o.mass)), 1)}"
-        for o in trained
+        f"λ = {one.weight:g}: {percent(accuracy.estimate.mean, 1)} with {percent(mass.estimate.mean, 1)}"
+        for one, (accuracy, mass) in zip(trained, rows, strict=True)
     )
     return Finding(
         test="manipulation",
         question="Can attention hide what a model uses?",
-        measures=(lead, Measure.of("accuracy, tokens removed", removed, "share"), *rows),
+        measures=(lead, Measure.of("accuracy, tokens removed", removed, "share"), *chain(*rows)),
         expected="a model without attention on the impermissible tokens is no better than one that never sees them",
         verdict=by_difference(lead.estimate, more_is_explanation=False) if hidden else "unclear",
         answer=(
@@ -89,11 +89,9 @@ def manipulation(
 
 
 def _check(study: Study, weights: Sequence[NotNegative], separate: bool) -> None:
-    if study.twins is None or not any(e.rationale for e in (*study.examples, *study.twins.examples)):
-        raise BadInput(
-            "no text marks impermissible tokens: name the column that lists them (--impermissible-column), or pass "
-            "examples whose rationale holds their spans"
-        )
+    assert study.twins is not None
+    if (why := unmarked(study.twins.examples, study.examples)) is not None:
+        raise BadInput(why)
     if not weights:
         raise BadInput("weights of manipulation is empty; give at least one λ")
     if study.layer is not None or study.head is not None:
@@ -103,6 +101,19 @@ def _check(study: Study, weights: Sequence[NotNegative], separate: bool) -> None
             f"separate keeps tokens of an encoder from attending to each other, and {study.model.name} is "
             f"{'a causal model' if study.model.causal else 'a model with one query'}; leave it out"
         )
+
+
+def unmarked(train: Sequence[Example], test: Sequence[Example]) -> str | None:
+    """Why attention on marked tokens cannot be tested with these texts; None if it can."""
+    for what, examples in (("train on", train), ("test on", test)):
+        if not any(e.rationale for e in examples):
+            return (
+                f"no text to {what} marks impermissible tokens: name the column that lists them "
+                "(--impermissible-column), or pass examples whose rationale holds their spans"
+            )
+        if not any(map(removed, examples)):
+            return f"without their impermissible tokens, nothing is left of the texts to {what}"
+    return None
 
 
 def without_tokens(study: Study) -> Float[np.ndarray, " n"]:

@@ -55,10 +55,10 @@ def permutation(study: Study, *, shuffles: int = 100) -> Finding:
 
     def test(attended: Attended) -> dict[str, Tensor]:
         result = permuted(attended, shuffles=shuffles, seed=study.seed)
-        return {"change": result.change, "largest": result.largest}
+        return {"change": attended.of_several_tokens(result.change), "largest": result.largest}
 
     values = study.each(test)
-    moved = Measure.share("texts whose output changes", values["change"] > SAME_OUTPUT)
+    moved = Measure.share("texts whose output changes", values["change"] > SAME_OUTPUT, values["change"])
     change = Measure.of("median change of the output (TVD)", values["change"])
     largest = Measure.of("largest attention weight", values["largest"])
     return Finding(

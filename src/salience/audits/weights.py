@@ -88,6 +88,10 @@ class Attended:
         """The number of tokens of each text, without special tokens."""
         return self.batch.content.sum(1)
 
+    def of_several_tokens(self, values: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """The values of texts; NaN for those of one token, whose attention cannot be any other."""
+        return torch.where(self.lengths > 1, values, torch.nan)
+
     def answers(self, text: Int[Tensor, " r"], change: Change) -> Float[Tensor, "r c"]:
         """Return the probabilities for copies of the texts with changed attention."""
         logits = self._edited(text, change) if self.last is None else self._given(text, change, self.last)

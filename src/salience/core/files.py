@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 from filelock import FileLock, Timeout
@@ -82,13 +82,21 @@ def write_json(path: Path, facts: Mapping[str, Any]) -> None:
         file.write(json.dumps(facts, ensure_ascii=False).encode())
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object; raises ValueError for any other content."""
+    stored: Any = json.loads(path.read_text("utf-8"))
+    if not isinstance(stored, dict):
+        raise ValueError("it does not hold a JSON object")
+    return cast(dict[str, Any], stored)
+
+
 def claim(file: Path, facts: Mapping[str, Any], what: str = "a different audit") -> None:
     """Write down what a folder is about; refuse a folder that holds the results of something else."""
     if not file.exists():
         write_json(file, facts)
         return
     try:
-        before: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        before = read_object(file)
     except ValueError as error:
         raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
     if other := [name for name, value in facts.items() if before.get(name) != value]:

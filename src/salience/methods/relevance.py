@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from salience.core.passes import Needs, Pass, forward, one_pass
-from salience.core.rows import in_order
+from salience.core.rows import Rows, answers, in_order
 from salience.core.types import Attribution, Batch, Model, Output, Site, Start, Weights
 from salience.errors import UnsupportedModel
 from salience.methods.attention import Layer, layer_number
@@ -19,6 +19,7 @@ def output_relevance(result: Pass, *, layer: Layer = None) -> Attribution:
 
     The read-out of the last layer is applied to the states of ``layer``, the last by default. On transformers, r_t is
     the whole output that the classification head has for h_t, its bias included.
+    An encoder-decoder reads h_t beside the state of its decoder, which stays as it is.
 
     Paper: Snell et al. 2021, Approximating How Single Head Attention Learns, arXiv:2103.07601
     Cost: 1 forward, and the read-out once per token
@@ -71,9 +72,35 @@ def _weights(result: Pass) -> Float[Tensor, "b t"]:
 
 
 def _read_out(result: Pass, layer: int) -> _ReadOut:
+    """Read the state of each token alone and, if there is a single query, also no state at all: the bias."""
+    model, batch = result.model, result.batch
+    text, place = batch.mask.nonzero(as_tuple=True)
+    if model.single_query and not model.can_start():
+        each = torch.arange(len(batch), device=text.device)
+        values, bias = _attended(result, text, place), _attended(result, each, torch.full_like(each, -1))
+    else:
+        values, bias = _as_texts(result, layer, text)
+    relevance = values.new_zeros(batch.ids.shape)
+    relevance[batch.mask] = values - bias[text]
+    return _ReadOut(relevance, bias)
+
+
+def _attended(result: Pass, text: Int[Tensor, " k"], place: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+    """Read texts with all attention on one token, or on none if its place is −1.
+
+    What is read besides attention, such as the state of a decoder, stays that of the whole text.
+    """
+
+    def edit(_: Site, rows: Tensor, a: Tensor) -> Tensor:
+        on = torch.arange(a.shape[-1], device=a.device) == place[rows, None]
+        return on[:, None, None].expand_as(a).to(a)
+
+    return result.target.take(text)(answers(result.model, Rows(result.batch, text, edit_attention=edit)))
+
+
+def _as_texts(result: Pass, layer: int, text: Int[Tensor, " k"]) -> tuple[Float[Tensor, " k"], Float[Tensor, " b"]]:
     """Read each token's state as a text of one token, of which every read-out, first, last or average, is the state."""
     model, batch = result.model, result.batch
-    text, _ = batch.mask.nonzero(as_tuple=True)
     alone, states = batch.map(lambda tensor: tensor[batch.mask][:, None]), result.output.hidden[layer][batch.mask]
 
     def read(rows: Int[Tensor, " k"], h: Float[Tensor, "k d"]) -> Float[Tensor, " k"]:
@@ -87,9 +114,7 @@ def _read_out(result: Pass, layer: int) -> _ReadOut:
     values = in_order(len(text), model.executor.run([1] * len(text), work))
     firsts = torch.searchsorted(text, torch.arange(len(batch), device=text.device))
     bias = read(firsts, torch.zeros_like(states[firsts])) if model.single_query else values.new_zeros(len(batch))
-    relevance = values.new_zeros(batch.ids.shape)
-    relevance[batch.mask] = values - bias[text]
-    return _ReadOut(relevance, bias)
+    return values, bias
 
 
 def _from_last_layer(model: Model, batch: Batch, h: Float[Tensor, "b t d"], attention: Weights | None = None) -> Output:

@@ -51,7 +51,8 @@ def heading(audit: Audit) -> str:
     """What was audited."""
     layer = "the last layer" if audit.layer is None else f"layer {audit.layer}"
     head = "all heads" if audit.head is None else f"head {audit.head}"
-    return f"{TITLE} {audit.model}, {layer}, {head}, {audit.texts} texts"
+    cut = f" ({audit.truncated} truncated to the maximum length of the model)" if audit.truncated else ""
+    return f"{TITLE} {audit.model}, {layer}, {head}, {audit.texts} texts{cut}"
 
 
 def to_json(audit: Audit) -> dict[str, Any]:

@@ -319,7 +319,15 @@ class HuggingFace:
         weights = self._weights(watch, output)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: only {len(states) - 1} of {self.layers} layers can be read")
-        return Output(self._read(output.logits, batch, answer), e, tuple(states if hidden else ()), weights)
+        relevance = self._relevance(output.logits, batch, answer)
+        numbers = self._read(output.logits, batch, answer)
+        return Output(numbers, e, tuple(states if hidden else ()), weights, relevance=relevance)
+
+    def _relevance(self, logits: Tensor, batch: Batch, answer: Answer | Distributions | None) -> Tensor | None:
+        """With what relevance propagation starts, where the numbers of an answer are explained."""
+        if not isinstance(answer, Answer):
+            return None
+        return answer.relevance(self.network.last_logits(logits, batch, len(answer)))
 
     def _read(self, logits: Tensor, batch: Batch, answer: Answer | Distributions | None) -> Float[Tensor, "b c"]:
         if answer is None:

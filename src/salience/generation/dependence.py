@@ -13,6 +13,7 @@ from salience.core.prompts import Part, Passage, Prompt
 from salience.core.text import Encoded, Span
 from salience.errors import BadInput
 from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, settled
+from salience.generation.citing import context_cite
 from salience.generation.explaining import GENERATED, LanguageModel, as_language_model, joined, prepared
 from salience.generation.scoring import scored
 from salience.generation.segments import owners
@@ -105,6 +106,11 @@ def context_dependence(
     if method is not None and len(as_list(method)) != 1:
         raise BadInput("the dependence on a context is explained by one method; call this once for each")
     (configured,) = settled(lm, prepared(lm, method, settings, None))
+    if configured.method is context_cite:
+        raise BadInput(
+            "context_cite explains the log-probability of an answer, and cues are those of a contrast of two tokens; "
+            "use another method such as lrp or occlusion"
+        )
     prompt, bare = map(lm.encode_prompt, (Prompt.with_context(question, context), _alone(question)))
     said = lm.encode_answer(prompt, answer) if answer is not None else lm.generate([prompt], max_new_tokens=generate)[0]
     if not said.ids:

@@ -20,6 +20,7 @@ from salience.errors import BadInput
 from salience.explanations.explainer import prepare
 from salience.generation import ANSWER_METHODS, context_dependence, explain_answer, scoring
 from salience.generation.citing import context_cite, lasso, log_odds
+from salience.generation.dependence import above
 from salience.generation.explaining import Request, explain_encoded, joined
 from salience.generation.hops import hops
 from salience.methods import find_method
@@ -378,6 +379,13 @@ def test_dependence_reads_well_and_checks_its_input():
         BadInput, match="context_cite explains the log-probability of an answer, and cues are those of a"
     ):
         context_dependence(lm, "Was it good?", ["Bad."], ANSWER, "context_cite")
+
+
+@pytest.mark.parametrize("values", [[2.0], [0.1, 0.7], [0.7, 0.1], [8.0, 0.01], [3.0, 0.1, 0.1]])
+def test_a_short_answer_can_depend_on_its_context(values: list[float]):
+    """The larger of two numbers is their mean plus one standard deviation, up to rounding, and one number its mean."""
+    assert np.flatnonzero(above(np.array(values))).tolist() == [int(np.argmax(values))]
+    assert not above(np.zeros(len(values))).any()
 
 
 def test_a_contrast_with_itself_has_no_cues():

@@ -65,7 +65,7 @@ class ContextDependence:
     divergences: tuple[float, ...]
     """KL(p with context ‖ p without) of every token of the answer."""
     threshold: float
-    """The mean of the divergences plus their standard deviation; tokens above it depend on the context."""
+    """The mean of the divergences plus their standard deviation; tokens that reach it depend on the context."""
     dependent: tuple[Dependent, ...]
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ def context_dependence(
     """Find the tokens of an answer that depend on the context, and for each the tokens of the context that it rests on.
 
     (1) Each token's distribution over the vocabulary with the context, p, is compared with that without, q, for the
-    same answer so far: KL(p ‖ q). Those above the mean plus one standard deviation depend on the context. (2) For each
+    same answer so far: KL(p ‖ q). Those of at least the mean plus one standard deviation depend on it. (2) For each
     of these, the contrast log p(token) − log p(instead) is explained, where ``instead`` is the most likely token under
     q. Cues are the tokens of the context whose scores are above their mean plus one standard deviation. There are none
     where the model would say the same token without the context.
@@ -152,12 +152,13 @@ def _alone(question: str) -> Prompt:
 
 
 def above(values: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Which values are above their mean plus one standard deviation.
+    """Which positive values are at least their mean plus one standard deviation; of one or two, that is the largest.
 
     >>> above(np.array([0.0, 0.0, 0.0, 1.0])).tolist()
     [False, False, False, True]
     """
-    return values > _threshold(values)
+    threshold = _threshold(values)
+    return (values > 0) & ((values > threshold) | np.isclose(values, threshold, rtol=1e-9, atol=0.0))
 
 
 def _threshold(values: Float[np.ndarray, " n"]) -> float:

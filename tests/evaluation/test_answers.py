@@ -177,6 +177,7 @@ def test_methods_may_be_written_with_settings():
         ({"method": ["lrp", "lrp"]}, "lrp was asked for twice"),
         ({"method": ["lrp:rules"]}, "not of the form"),
         ({"method": ["lpr"]}, "lrp"),
+        ({"method": ["context_cite:kind=logit"]}, "context_cite explains the log-probability of the answer; leave out"),
         ({"metrics": ["ldss"]}, "lds"),
     ],
 )

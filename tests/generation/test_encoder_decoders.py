@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from salience.generation import (
     AnswerExplanation,
     context_dependence,
     explain_answer,
+    explain_answer_data,
     explain_answers,
 )
 from salience.generation.explaining import joined
@@ -372,6 +374,15 @@ def test_several_sources_are_explained_as_if_alone():
         alone = explain_answer(model, source, "lrp", generate=5)
         assert e.answer_tokens == alone.answer_tokens
         assert e.total == pytest.approx(alone.total, abs=1e-6)
+
+
+def test_a_long_source_leaves_as_much_room_for_the_answer_as_a_short_one(tmp_path: Path):
+    """The window is 64 tokens, for the source and for the answer each."""
+    model = model_of("bart")
+    long = " ".join(["A fine film of heart."] * 4)
+    assert len(model.encode_prompt(Prompt.of(long))) + 8 > model.window
+    run_of = explain_answer_data(model, [long], tmp_path / "run", "input_x_gradient", generate=8, per="answer")
+    assert len(run_of) == 1
 
 
 def test_a_prediction_is_not_explained_instead_of_an_answer():

@@ -20,6 +20,7 @@ from salience.errors import BadInput
 from salience.explanations.explainer import prepare
 from salience.generation import ANSWER_METHODS, context_dependence, explain_answer, scoring
 from salience.generation.citing import context_cite, lasso, log_odds
+from salience.generation.dependence import above
 from salience.generation.explaining import Request, explain_encoded, joined
 from salience.generation.hops import hops
 from salience.methods import find_method
@@ -85,6 +86,30 @@ def test_every_row_is_the_explanation_of_the_next_token_of_its_prefix(shape: str
         (alone,) = salience.explain(lm, text, method, target=token, kind="log_probability", **own)
         row = [v for v in e.matrix[t] if v is not None]
         assert row == pytest.approx(list(alone.scores), abs=1e-5), t
+        assert {name: gap[t] for name, gap in e.gaps.items()} == pytest.approx(dict(alone.gaps), abs=1e-4), t
+
+
+@pytest.mark.parametrize("rules", ["attnlrp", "cp", "conservative"])
+def test_relevance_of_a_probability_is_that_of_its_log_probability_times_p(rules: str):
+    """∂p/∂z = p ∂log p/∂z; neither is a function of the model that rules apply to."""
+    lm = model("llama_lm")
+    p, log_p = (
+        explain_answer(lm, PROMPT, "lrp", answer=ANSWER, kind=kind, rules=rules)
+        for kind in ("probability", "log_probability")
+    )
+    for row, other, value in zip(p.matrix, log_p.matrix, log_p.values, strict=True):
+        expected = [None if v is None else v * exp(value) for v in other]
+        assert [v for v in row if v is not None] == pytest.approx([v for v in expected if v is not None], rel=1e-4)
+
+
+@pytest.mark.parametrize("margin", [2.0, 12.0, 18.0, 30.0])
+def test_the_log_probability_of_an_almost_certain_token_is_exact(margin: float):
+    """In single precision, 1 − 1e-8 is 1, but its logarithm is not 0."""
+    logits = torch.full((1, 1, 50), 20.0 - margin)
+    logits[0, 0, 3] = 20.0
+    value = float(Answer(torch.tensor([3]), ("a",))(logits)[0, 0])
+    assert value == pytest.approx(-np.log1p(49 * exp(-margin)), rel=1e-5)
+    assert float(log_odds(np.array([value]))[0]) == pytest.approx(margin - log(49), abs=1e-4)
 
 
 FEW = {"samples": 8, "nodes": 3, "layer": 2, "max_evals": 20}
@@ -180,6 +205,44 @@ def test_the_way_through_an_answer_is_the_recursion_on_its_matrix():
     expected = literal_hops(matrix, plain.prompt_tokens)
     assert np.allclose([row[: plain.prompt_tokens] for row in through.matrix], expected)
     assert through.total[: plain.prompt_tokens] == pytest.approx(expected.mean(0).tolist())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("context_cite", {"samples": 8}), ("occlusion", {"by": "word"}), ("occlusion", {"erase": "delete"})],
+)
+def test_an_answer_that_is_never_erased_has_no_credit_to_pass_on(method: str, settings: dict):
+    lm = model("llama_lm")
+    with pytest.raises(BadInput, match="erases parts of the prompt only, so the answer's own tokens have no scores"):
+        explain_answer(lm, PROMPT, method, answer=ANSWER, through_answer=True, **settings)
+    with pytest.raises(BadInput, match="no scores to pass on"):
+        explain_answer(lm, PROMPT, method, answer=ANSWER, **settings).through_answer()
+
+
+# ------------------------------------------------------------------------------------------------------ contrasts
+
+
+@pytest.mark.parametrize(("method", "gaps"), [("context_cite", set()), ("lrp", {"conservation"})])
+def test_only_gaps_of_sums_are_subtracted(method: str, gaps: set[str]):
+    """A difference of two sums misses the difference of what they miss, but one of two 1 − R² means nothing."""
+    lm, own = model("llama_lm"), {"samples": 8} if method == "context_cite" else {}
+    one, other = (explain_answer(lm, PROMPT, method, answer=a, per="answer", **own) for a in (" fine", " bad film"))
+    e = explain_answer(lm, PROMPT, method, answer=" fine", against_answer=" bad film", **own)
+    assert dict(e.total_gaps) == pytest.approx({g: one.total_gaps[g] - other.total_gaps[g] for g in gaps})
+
+
+# ------------------------------------------------------------------------------------------------------ segments
+
+
+@pytest.mark.parametrize("by", ["document", "sentence", "word"])
+def test_segments_and_what_is_outside_of_them_add_up(by: Any):
+    """The blank lines between passages are tokens that belong to none."""
+    context = ["The film was bad.", "We saw it twice."]
+    e = explain_answer(model("llama_lm"), "Was it good?", "lrp", answer=ANSWER, context=context, by=by)
+    whole = sum(s.score for s in e.by(by)) + e.template + e.outside
+    assert whole == pytest.approx(sum(e.total[: e.prompt_tokens]), abs=1e-4)
+    assert e.outside != 0
+    assert e.to_dict()["outside"] == e.outside
 
 
 # ------------------------------------------------------------------------------------------------------ ContextCite
@@ -312,6 +375,17 @@ def test_dependence_reads_well_and_checks_its_input():
         context_dependence(lm, "Was it good?", ["Bad."], ANSWER, [])
     with pytest.raises(BadInput, match="at least one passage"):
         context_dependence(lm, "Was it good?", [], ANSWER)
+    with pytest.raises(
+        BadInput, match="context_cite explains the log-probability of an answer, and cues are those of a"
+    ):
+        context_dependence(lm, "Was it good?", ["Bad."], ANSWER, "context_cite")
+
+
+@pytest.mark.parametrize("values", [[2.0], [0.1, 0.7], [0.7, 0.1], [8.0, 0.01], [3.0, 0.1, 0.1]])
+def test_a_short_answer_can_depend_on_its_context(values: list[float]):
+    """The larger of two numbers is their mean plus one standard deviation, up to rounding, and one number its mean."""
+    assert np.flatnonzero(above(np.array(values))).tolist() == [int(np.argmax(values))]
+    assert not above(np.zeros(len(values))).any()
 
 
 def test_a_contrast_with_itself_has_no_cues():

@@ -110,6 +110,11 @@ def test_a_model_that_uses_no_needle_is_refused():
         needle(model(), ["gradient"], items=1, tokens=60)
 
 
+def test_a_context_longer_than_its_sentences_is_refused():
+    with pytest.raises(BadInput, match="at most 360 sentences around its facts, which is too few; ask for"):
+        planted(Random(0), 400)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> str:
     model().save(tmp_path / "lm")

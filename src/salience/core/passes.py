@@ -216,6 +216,7 @@ def _expanded(output: Output, rows: int) -> Output:
         tuple(map(expand, output.hidden)),
         tuple(map(expand, output.attention)),
         _changed(output.selection, expand),
+        None if output.relevance is None else expand(output.relevance),
     )
 
 
@@ -393,6 +394,7 @@ def _detached(output: Output) -> Output:
         tuple(h.detach() for h in output.hidden),
         tuple(a.detach() for a in output.attention),
         _changed(output.selection, Tensor.detach),
+        output.relevance,
     )
 
 

@@ -133,7 +133,8 @@ class Output:
 
     ``hidden[0]`` is the input of the first block, ``hidden[l]`` the output of block ``l``. ``hidden`` and ``attention``
     are empty unless requested. The encoder and the decoder of a model may differ in their number of heads.
-    ``selection`` is that of a model which hides a part of the text from itself.
+    ``selection`` is that of a model which hides a part of the text from itself. Where ``logits`` are numbers f that are
+    computed from the logits z of a vocabulary, ``relevance`` is Σ z ∂f/∂z, with which relevance propagation starts.
     """
 
     logits: Float[Tensor, "b c"]
@@ -141,6 +142,7 @@ class Output:
     hidden: tuple[Float[Tensor, "b t _"], ...] = ()
     attention: tuple[Float[Tensor, "b _ q t"], ...] = ()
     selection: Selection | None = None
+    relevance: Float[Tensor, "b c"] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

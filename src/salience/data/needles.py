@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from salience.core.text import Span
+from salience.errors import BadInput
 
 DISTRACTORS = 2
 """How many other facts of the same kind a context holds."""
@@ -113,4 +114,8 @@ def planted(rng: Random, sentences: int) -> Needle:
 def _fillers(rng: Random, number: int) -> list[str]:
     """Different sentences about nothing that is asked."""
     every = [(when, who, did) for when in _WHEN for who in _WHO for did in _DID]
+    if number > len(every):
+        raise BadInput(
+            f"a context has at most {len(every)} sentences around its facts, which is too few; ask for fewer tokens"
+        )
     return [f"{when}, {who} {did}." for when, who, did in rng.sample(every, number)]

@@ -23,7 +23,7 @@ from salience.core.text import Encoded, Part, spans
 from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, Configured, check_finite, plain, scale, settled
-from salience.generation.explaining import LanguageModel, joined, prepared
+from salience.generation.explaining import LanguageModel, check_kind, joined, prepared
 from salience.generation.scoring import scored
 from salience.generation.segments import By, owners, segments
 from salience.models.huggingface.answering import Answer
@@ -65,7 +65,9 @@ def _variant(lm: LanguageModel, method: AnyMethod, by: By, erase: Erasure) -> Va
     (configured,) = settled(lm, prepared(lm, name if isinstance(method, str) else method, settings, own))
     if configured.settings.get("erase", erase) is None:
         configured = Configured(configured.method, {**configured.settings, "erase": erase})
-    return Variant(written, configured, scale(str(kind)), own)
+    explained = scale(str(kind))
+    check_kind([configured], explained)
+    return Variant(written, configured, explained, own)
 
 
 def _setting(text: str, written: str) -> tuple[str, Any]:

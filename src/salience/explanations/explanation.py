@@ -16,6 +16,9 @@ from salience.errors import BadInput, choose
 LABELS = 1000
 """The most labels whose probabilities are all kept; of more, such as those of a language model, only the highest."""
 
+SUMS = ("completeness", "conservation", "efficiency")
+"""Gaps between the sum of the scores and its theoretical value, in the unit of the explained value."""
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 

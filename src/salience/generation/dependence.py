@@ -13,6 +13,7 @@ from salience.core.prompts import Part, Passage, Prompt
 from salience.core.text import Encoded, Span
 from salience.errors import BadInput
 from salience.explanations.explainer import AnyMethod, Configured, as_list, check_finite, plain, settled
+from salience.generation.citing import context_cite
 from salience.generation.explaining import GENERATED, LanguageModel, as_language_model, joined, prepared
 from salience.generation.scoring import scored
 from salience.generation.segments import owners
@@ -64,7 +65,7 @@ class ContextDependence:
     divergences: tuple[float, ...]
     """KL(p with context ‖ p without) of every token of the answer."""
     threshold: float
-    """The mean of the divergences plus their standard deviation; tokens above it depend on the context."""
+    """The mean of the divergences plus their standard deviation; tokens that reach it depend on the context."""
     dependent: tuple[Dependent, ...]
 
     def __str__(self) -> str:
@@ -90,7 +91,7 @@ def context_dependence(
     """Find the tokens of an answer that depend on the context, and for each the tokens of the context that it rests on.
 
     (1) Each token's distribution over the vocabulary with the context, p, is compared with that without, q, for the
-    same answer so far: KL(p ‖ q). Those above the mean plus one standard deviation depend on the context. (2) For each
+    same answer so far: KL(p ‖ q). Those of at least the mean plus one standard deviation depend on it. (2) For each
     of these, the contrast log p(token) − log p(instead) is explained, where ``instead`` is the most likely token under
     q. Cues are the tokens of the context whose scores are above their mean plus one standard deviation. There are none
     where the model would say the same token without the context.
@@ -105,6 +106,11 @@ def context_dependence(
     if method is not None and len(as_list(method)) != 1:
         raise BadInput("the dependence on a context is explained by one method; call this once for each")
     (configured,) = settled(lm, prepared(lm, method, settings, None))
+    if configured.method is context_cite:
+        raise BadInput(
+            "context_cite explains the log-probability of an answer, and cues are those of a contrast of two tokens; "
+            "use another method such as lrp or occlusion"
+        )
     prompt, bare = map(lm.encode_prompt, (Prompt.with_context(question, context), _alone(question)))
     said = lm.encode_answer(prompt, answer) if answer is not None else lm.generate([prompt], max_new_tokens=generate)[0]
     if not said.ids:
@@ -153,12 +159,13 @@ def _alone(question: str) -> Prompt:
 
 
 def above(values: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Which values are above their mean plus one standard deviation.
+    """Which positive values are at least their mean plus one standard deviation; of one or two, that is the largest.
 
     >>> above(np.array([0.0, 0.0, 0.0, 1.0])).tolist()
     [False, False, False, True]
     """
-    return values > _threshold(values)
+    threshold = _threshold(values)
+    return (values > 0) & ((values > threshold) | np.isclose(values, threshold, rtol=1e-9, atol=0.0))
 
 
 def _threshold(values: Float[np.ndarray, " n"]) -> float:

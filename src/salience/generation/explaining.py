@@ -25,8 +25,10 @@ from salience.explanations.explainer import (
     scale,
     settled,
 )
+from salience.explanations.explanation import SUMS
 from salience.generation.citing import context_cite
 from salience.generation.explanation import AnswerExplanation, AnswerTarget
+from salience.generation.hops import check_passed_on
 from salience.generation.matrices import MATRIX_METHODS
 from salience.generation.scoring import scored
 from salience.generation.segments import By, owners, pattern
@@ -71,9 +73,18 @@ class Request:
         if isinstance(self.by, str):
             choose(self.by, get_args(By), "kind of segment")
         if self.through_answer and self.per == "answer":
-            raise BadInput("through_answer needs a score for every token of the answer; use per='token'")
-        if self.kind != "log_probability" and any(m.method is context_cite for m in self.methods):
-            raise BadInput("context_cite explains the log-probability of the answer; leave out kind")
+            raise BadInput(
+                "through_answer needs a score for every token of the answer; use per='token', without against_answer"
+            )
+        for one in self.methods if self.through_answer else ():
+            check_passed_on(one.method.__name__, one.settings)
+        check_kind(self.methods, self.kind)
+
+
+def check_kind(methods: Sequence[Configured], kind: Kind) -> None:
+    """Raise if context_cite is asked for another number than a log-probability, of which it fits the log-odds."""
+    if kind != "log_probability" and any(m.method is context_cite for m in methods):
+        raise BadInput("context_cite explains the log-probability of the answer; leave out kind")
 
 
 def explain_answer(
@@ -368,7 +379,7 @@ def _row(scores: Sequence[float], end: int) -> tuple[float | None, ...]:
 
 
 def _contrasted(one: AnswerExplanation, other: AnswerExplanation, against: str) -> AnswerExplanation:
-    """The scores of the prompt for one answer, minus those for another."""
+    """The scores of the prompt for one answer, minus those for another, and so their sums; not 1 − R² or a share."""
     if not one.signed:
         raise BadInput(
             f"{one.method} only measures importance, so its scores for two answers cannot be subtracted; use a signed "
@@ -382,5 +393,5 @@ def _contrasted(one: AnswerExplanation, other: AnswerExplanation, against: str) 
         source_tokens=one.source_tokens[:size],
         source_offsets=one.source_offsets[:size],
         source_special=one.source_special[:size],
-        total_gaps={name: gap - other.total_gaps[name] for name, gap in one.total_gaps.items()},
+        total_gaps={name: one.total_gaps[name] - other.total_gaps[name] for name in SUMS if name in one.total_gaps},
     )

@@ -8,7 +8,7 @@ from salience.core.characters import to_json
 from salience.core.target import Kind
 from salience.core.text import Part, Span, members
 from salience.errors import BadInput
-from salience.generation.segments import By, pattern, segments, sums
+from salience.generation.segments import By, owners, pattern, segments, sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,15 @@ class AnswerExplanation:
         return float(sum(score for score, special in zip(self.total, self.special, strict=True) if special))
 
     @property
+    def outside(self) -> float:
+        """The scores of the prompt's other tokens in none of the chosen segments, such as blank lines, added up."""
+        found, size = self._chosen(), self.prompt_tokens
+        if found is None:
+            return 0.0
+        own = zip(owners(found, self._read), self.special[:size], self.total[:size], strict=True)
+        return float(sum(score for owner, special, score in own if owner is None and not special))
+
+    @property
     def special(self) -> tuple[bool, ...]:
         """Which source tokens are special: those of a template, or without characters."""
         return self.source_special or tuple(a == b for a, b in self.source_offsets)
@@ -176,9 +185,10 @@ class AnswerExplanation:
 
         The recursion is that of CAGE, as in FlashTrace.
         """
-        from salience.generation.hops import hops
+        from salience.generation.hops import check_passed_on, hops
 
         self._check_matrix("the way through the answer")
+        check_passed_on(self.method, self.settings)
         size = self.prompt_tokens
         if len(self.source_tokens) - size != len(self.matrix) - 1:
             raise BadInput(
@@ -248,7 +258,7 @@ class AnswerExplanation:
         data = asdict(self)
         chosen = self.chosen_segments()
         data["segments"] = None if chosen is None else [asdict(s) for s in chosen]
-        data["template"] = self.template
+        data |= {"template": self.template, "outside": self.outside}
         return {name: _listed(value) for name, value in data.items()}
 
     def to_json(self) -> str:

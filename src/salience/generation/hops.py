@@ -1,8 +1,19 @@
 """Credit that is passed on through an answer's own tokens, to the prompt that made them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from salience.errors import BadInput
+
+
+def check_passed_on(method: str, settings: Mapping[str, object]) -> None:
+    """Raise if a method with these settings leaves the answer whole, so that its tokens have no credit to pass on."""
+    if settings.get("unit") == "segment" or settings.get("erase") == "delete":
+        raise BadInput(
+            f"{method} erases parts of the prompt only, so the answer's own tokens have no scores to pass on; use "
+            "another method such as lrp, or erase single tokens by replacing them (unit='token', erase='mean')"
+        )
 
 
 def hops(matrix: Sequence[Sequence[float]], prompt: int) -> list[list[float]]:

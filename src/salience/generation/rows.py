@@ -50,6 +50,8 @@ class Asking:
         return prompt
 
     def _check_room(self, prompt: Encoded) -> None:
+        if prompt.segments is not None:  # the answer of an encoder-decoder does not continue the prompt
+            return
         new = int(self.generation["max_new_tokens"])
         if len(prompt) + new > self.model.window:
             raise BadInput(

@@ -14,7 +14,7 @@ from salience.core.passes import Needs, Pass, differentiate, one_pass
 from salience.core.rows import in_order
 from salience.core.settings import NotNegative
 from salience.core.target import Target
-from salience.core.types import Attribution, Batch, Model, Targets
+from salience.core.types import Attribution, Batch, Model, Output, Targets
 from salience.errors import BadInput, UnsupportedModel, choose
 from salience.methods import rules as op
 from salience.methods.gradient import dot
@@ -75,7 +75,7 @@ def lrp(
     """
     assert result.gradient is not None
     scores = dot(result.gradient, result.output.embeddings) * result.batch.mask
-    gap = scores.sum(1) - _initial_relevance(result.target, result.output.logits)
+    gap = scores.sum(1) - _initial_relevance(result.target, result.output)
     rules, epsilon = _defaults(result.model, rules, epsilon)
     attribution = Attribution(scores, gaps={"conservation": gap}, settings={"rules": rules, "epsilon": epsilon})
     return separate_sink(attribution, result.model, result.batch, without_sink=without_sink)
@@ -88,10 +88,12 @@ def _defaults(model: Model, rules: RuleSet | None, epsilon: float | None) -> tup
     return rules or ("cp" if model.single_query else "attnlrp"), default_epsilon if epsilon is None else epsilon
 
 
-def _initial_relevance(target: Targets, logits: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
+def _initial_relevance(target: Targets, output: Output) -> Float[Tensor, " b"]:
     """The relevance of the logits, Σ_c z_c ∂f/∂z_c: equal to f for a logit or a difference of two logits."""
+    if output.relevance is not None:
+        return target(output.relevance)
     with torch.enable_grad():
-        z = logits.detach().requires_grad_()
+        z = output.logits.detach().requires_grad_()
         (slope,) = torch.autograd.grad(target(z).sum(), z)
     return (z.detach() * slope).sum(1)
 

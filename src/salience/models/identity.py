@@ -18,12 +18,19 @@ def digest(model: Model) -> str:
     for name, values in sorted(model.module.state_dict().items()):
         hasher.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
         hasher.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    ids = model.encode([PROBE])[0].ids
+    ids = _tokens(model)
     hasher.update(repr((tuple(model.labels), model.link, ids)).encode())
     if len(set(ids)) == 1:  # a tokenizer of words that knows none of the probe's
         hasher.update(_vocabulary(getattr(model, "tokenizer", None)).encode())
     hasher.update(_configuration(getattr(model.module, "config", None)).encode())
     return hasher.hexdigest()
+
+
+def _tokens(model: Any) -> tuple[int, ...]:
+    """The tokens of the probe text; of an encoder-decoder, as a source, with the tokens that its answers start with."""
+    if hasattr(model, "decoder_layers"):
+        return (*model.tokenizer(PROBE)["input_ids"], *model.start)
+    return model.encode([PROBE])[0].ids
 
 
 def _vocabulary(tokenizer: Any) -> str:

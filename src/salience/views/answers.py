@@ -120,6 +120,8 @@ def _remarks(e: "AnswerExplanation") -> "Iterator[RenderableType]":
         yield indented("answer: bold where the model was sure (90 % or more), faint below 10 %")
     if abs(e.template) > 0:
         yield indented(f"template and special tokens: {score_text(e, e.template)}")
+    if abs(e.outside) > 0:
+        yield indented(f"tokens of the prompt outside of these segments: {score_text(e, e.outside)}")
     yield from map(indented, notes(prompt_sheet(e)))
 
 

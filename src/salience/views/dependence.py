@@ -23,7 +23,7 @@ def terminal(result: "ContextDependence", *, width: int = 80) -> "RenderableType
     from rich.text import Text
 
     count = f"{len(result.dependent)} of {len(result.answer_tokens)} tokens depend on the context"
-    rule = f"KL(with context ‖ without) above {result.threshold:.2f}, the mean plus one standard deviation"
+    rule = f"KL(with context ‖ without) of at least {result.threshold:.2f}, the mean plus one standard deviation"
     parts: list[RenderableType] = [
         Text.assemble((visible(result.model, keep=""), "bold"), (f"   {count}", "dim")),
         Text(),

@@ -9,7 +9,7 @@ from unicodedata import bidirectional
 
 from salience.core.characters import visible
 from salience.errors import BadInput, choose
-from salience.explanations.explanation import Explanation, directed
+from salience.explanations.explanation import SUMS, Explanation, directed
 from salience.views.colours import Side, side
 
 Level = Literal["word", "token"]
@@ -237,8 +237,6 @@ def split_unread(explanation: Explanation, start: int, end: int) -> Iterator[tup
     yield explanation.text[at:end], False
 
 
-SUMS = ("completeness", "conservation", "efficiency")
-"""Gaps between the sum of the scores and its theoretical value, in the unit of the explained value."""
 KEPT = 0.05
 """The share of the explained value above which a conservation gap of lrp is explained."""
 

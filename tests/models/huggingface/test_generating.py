@@ -92,6 +92,17 @@ def test_samples_depend_on_the_seed_and_not_on_the_other_prompts():
     assert model.generate(asked, **given, seed=2) != together
 
 
+@pytest.mark.parametrize("given", [{"repetition_penalty": 0.2}, {"min_length": 9}])
+def test_padding_is_no_part_of_the_prompt(given: dict):
+    """The end of an answer is also the padding here: before a prompt, it would count as a word said before."""
+    model = build("llama_lm", dtype=torch.float64)
+    asked = prompts(model)
+    if "min_length" in given:
+        model = ending(model, model.generate(asked[2:3], max_new_tokens=8)[0].ids[0])
+    together = model.generate(asked, max_new_tokens=8, **given)
+    assert together == [model.generate([p], max_new_tokens=8, **given)[0] for p in asked]
+
+
 def test_beams_are_those_of_transformers():
     model = build("gpt2_lm", dtype=torch.float64)
     together = model.generate(prompts(model), max_new_tokens=5, num_beams=3)

@@ -279,13 +279,11 @@ class HuggingFace:
         weights = self._weights(watch, output)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: only {len(states) - 1} of {self.layers} layers can be read")
-        return Output(self._read(output.logits, batch), e, tuple(states if hidden else ()), weights)
-
-    def _read(self, logits: Tensor, batch: Batch) -> Float[Tensor, "b c"]:
-        """The logits, or the explained numbers of the answer."""
+        kept = tuple(states if hidden else ())
         if self.answer is None:
-            return self.network.logits(logits, batch)
-        return self.answer(self.network.last_logits(logits, batch, self.tail))
+            return Output(self.network.logits(output.logits, batch), e, kept, weights)
+        logits = self.network.last_logits(output.logits, batch, self.tail)
+        return Output(self.answer(logits), e, kept, weights, relevance=self.answer.relevance(logits))
 
     def answering(self, answer: Answer) -> "HuggingFace":
         """Return the model as one that gives this answer, whose tokens are its labels."""

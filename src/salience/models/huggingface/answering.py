@@ -64,13 +64,22 @@ class Answer:
             values = values - self._values(logits, self.against)
         return torch.cat([values, values.sum(1, keepdim=True)], 1)
 
+    def relevance(self, logits: Float[Tensor, "b g v"]) -> Float[Tensor, "b c"] | None:
+        """Σ z ∂f/∂z of the same numbers, over the logits z; None if no derivatives are asked for."""
+        if not logits.requires_grad:
+            return None
+        z = logits.detach()
+        return torch.func.jvp(self, (z,), (z,))[1]
+
     def _values(self, logits: Float[Tensor, "b g v"], ids: Int[Tensor, " g"]) -> Float[Tensor, "b g"]:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        chosen = logits.gather(2, ids.expand(len(logits), -1)[..., None])[..., 0]
+        at = ids.expand(len(logits), -1)[..., None]
+        chosen = logits.gather(2, at)[..., 0]
         if self.kind == "logit":
             return chosen
-        log_p = chosen - logits.logsumexp(2)
-        return log_p.exp() if self.kind == "probability" else log_p
+        # From the log-odds, log p of an almost certain token is exact. Neither function has a rule of relevance.
+        odds = chosen - logits.scatter(2, at, -torch.inf).logsumexp(2)
+        return odds.sigmoid() if self.kind == "probability" else -torch.logaddexp(torch.zeros_like(odds), -odds)
 
 
 def log_probabilities(logits: Float[Tensor, "b g v"]) -> Float[Tensor, "b g v"]:

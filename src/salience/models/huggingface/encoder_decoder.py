@@ -308,7 +308,8 @@ class EncoderDecoder:
             )
         output = self._run(batch, e, attention)
         weights = self._weights(output, batch) if attention == "read" else ()
-        return Output(answer(_last(output.logits, batch, len(answer))), e, attention=weights)
+        logits = _last(output.logits, batch, len(answer))
+        return Output(answer(logits), e, attention=weights, relevance=answer.relevance(logits))
 
     def _run(self, batch: Batch, e: Float[Tensor, "b t d"], attention: Weights | None) -> Any:
         """Run the module on both sides of every row."""

@@ -26,6 +26,12 @@ GREEDY = {"do_sample": False, "num_beams": 1}
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 """Settings without effect unless tokens are sampled."""
 
+OF_THE_PROMPT = ("repetition_penalty", "no_repeat_ngram_size", "min_length")
+"""Settings that read or count the tokens before an answer, and would count padding among them."""
+
+OF_THE_SOURCE = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
+"""The same for the tokens that an encoder reads."""
+
 ONE_ANSWER = {"num_return_sequences": 1, "return_dict_in_generate": False}
 """What is returned is one answer per prompt, whatever the model's own settings are."""
 
@@ -82,7 +88,13 @@ class Generation:
         Answers that end other than by a token could not be told from the padding after them, and samples would
         depend on the other prompts.
         """
-        return not self.settings["do_sample"] and not self.recorded.keys() & {"stop_strings", "max_time"}
+        alone = {"stop_strings", "max_time", *OF_THE_SOURCE}
+        return not self.settings["do_sample"] and not self.recorded.keys() & alone
+
+    @property
+    def reads_the_prompt(self) -> bool:
+        """Whether the answer depends on padding before the prompt."""
+        return bool(self.recorded.keys() & {*OF_THE_PROMPT})
 
 
 def _check(settings: Mapping[str, Any]) -> None:
@@ -112,7 +124,7 @@ def generate(
     network: Network, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Encoded], how: Generation
 ) -> list[Encoded]:
     """Return the answer to each prompt, the same as if it were the only one."""
-    together = how.shares_passes and _pads_left(network)
+    together = how.shares_passes and not how.reads_the_prompt and _pads_left(network)
     return _packed(network, prompts, how, together, partial(_answers, network, tokenizer, how))
 
 

@@ -12,7 +12,7 @@ from salience.models import sample
 from salience.server.navigation import places
 from salience.server.rendering import render
 from salience.server.run_pages import SAVED
-from salience.server.served import answer_methods, answering, predicts
+from salience.server.served import answer_methods, answering, families, predicts
 from salience.server.state import State, state_of
 from salience.views.sheet import label
 
@@ -39,6 +39,7 @@ async def explore(here: Here, text: str = FIRST, model: str | None = None) -> HT
         here="/",
         models=models,
         models_json=json.dumps([one.model_dump() for one in models]),
+        families_json=json.dumps(families()),
         model=model,
         text=text[: here.limits.characters],
         samples=_samples(),

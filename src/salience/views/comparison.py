@@ -35,7 +35,8 @@ def agreement(pairs: Sequence[Pair]) -> str:
     ]
     return (
         f'<article class="salience"><h2>Agreement of the methods</h2><p class="quiet">Rank correlation (Spearman) of '
-        f"the scores of the words: 1 is the same order, 0 no relation.</p>{table(['', *names], rows)}</article>"
+        "the scores of the words: 1 is the same order, 0 no relation. If a method has no sign, magnitudes are "
+        f"compared.</p>{table(['', *names], rows)}</article>"
     )
 
 

@@ -38,6 +38,7 @@ async def explore(here: Here, text: str = FIRST, model: str | None = None) -> HT
         navigation=places(here),
         here="/",
         models=models,
+        names=[one.name for one in models],
         models_json=json.dumps([one.model_dump() for one in models]),
         families_json=json.dumps(families()),
         model=model,
@@ -92,15 +93,15 @@ async def words(run: str, here: Here) -> HTMLResponse:
 
 async def jobs(here: Here) -> HTMLResponse:
     """Work in the background."""
-    known = here.jobs.states()
-    return render("jobs.html", title="Background jobs", navigation=places(here), here="/jobs", jobs=known)
+    models = [name for name, model in here.served.models.items() if predicts(model)]
+    return render("jobs.html", title="Background jobs", navigation=places(here), here="/jobs", models=models)
 
 
 async def job(id: str, here: Here) -> HTMLResponse:
     """The result of a job."""
     here.jobs.result(id)
-    address = f"/jobs/result?{urlencode({'id': id})}"
-    return render("report.html", title="Result", navigation=places(here), here="/jobs", address_of_report=address)
+    address, title = f"/jobs/result?{urlencode({'id': id})}", label(here.jobs.state(id).work)
+    return render("report.html", title=title, navigation=places(here), here="/jobs", address_of_report=address)
 
 
 async def result(id: str, here: Here) -> Response:

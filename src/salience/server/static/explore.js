@@ -6,7 +6,8 @@ import { $, complain, latest, option, paused, post } from "./shared.js";
 const form = $("question");
 const models = JSON.parse(form.dataset.models);
 const families = Object.entries(JSON.parse(form.dataset.families));
-const FIRST = ["integrated_gradients", "input_x_gradient", "attention"];
+const FIRST = { labels: ["integrated_gradients", "input_x_gradient", "attention"], tokens: ["lrp", "input_x_gradient"] };
+let touched = false; // whether somebody has chosen methods
 let shown = null; // the question that the page shows the answer to
 
 // ------------------------------------------------------------------------------------------------ the question
@@ -25,12 +26,12 @@ function fillChoices() {
   $("against").disabled = words;
   const layers = Array.from({ length: model.layers }, (_, n) => option(n + 1, `layer ${n + 1}`));
   $("layer").replaceChildren(option("", "default"), option("all", "all, as a heat map"), ...layers);
-  fillMethods(model, checkedMethods().filter((name) => model.methods.includes(name)));
+  const kept = touched ? checkedMethods().filter((name) => model.methods.includes(name)) : [];
+  fillMethods(model, kept.length ? kept : words ? FIRST.tokens : FIRST.labels);
 }
 
 /** A box for each method of the model, in families. */
-function fillMethods(model, kept) {
-  const chosen = kept.length ? kept : FIRST;
+function fillMethods(model, chosen) {
   const groups = families.map(([family, names]) => [family, names.filter((name) => model.methods.includes(name))]);
   $("methods").replaceChildren(...groups.filter(([, names]) => names.length).map(([family, names]) => {
     const group = document.createElement("fieldset");
@@ -97,6 +98,8 @@ const explain = latest(async (signal) => {
     if (signal.aborted) return;
     complain(error.message);
     $("status").textContent = "";
+    $("result").replaceChildren(); // it would explain something else
+    closeScores();
   } finally {
     if (!signal.aborted) $("result").setAttribute("aria-busy", "false");
   }
@@ -278,7 +281,10 @@ form.addEventListener("submit", (event) => { event.preventDefault(); explain(); 
 $("model").addEventListener("change", fillChoices);
 form.addEventListener("change", (event) => {
   if (event.target.id === "sample" && event.target.value) $("text").value = event.target.value;
-  if (event.target.name === "method") countMethods();
+  if (event.target.name === "method") {
+    touched = true;
+    countMethods();
+  }
   if (event.target.id !== "text") explain();
 });
 $("text").addEventListener("input", soon);

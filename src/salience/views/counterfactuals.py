@@ -45,7 +45,7 @@ def parts(text: str, edits: "Sequence[Edit]") -> Iterator[Part]:
 
 def headline(one: "Counterfactuals") -> str:
     """The decision, and what was found."""
-    goal = label(one.to) if one.to is not None else f"another label than {label(one.label)}"
+    goal = label(one.to) if one.to is not None else f"a label other than {label(one.label)}"
     if one.flipped:
         return f"predicted {label(one.label)} ({percent(one.probability, 1)}); edits that lead to {goal}:"
     return f"predicted {label(one.label)} ({percent(one.probability, 1)}); no edit was found that leads to {goal}."

@@ -5,14 +5,19 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 import salience
+from salience.core.settings import settings_of
+from salience.errors import BadInput, UnsupportedModel
+from salience.methods import METHODS
 from salience.server import Limits, create_app
+from salience.server.questions import FILES
+from salience.server.served import families, method_names
 from server.conftest import NASTY
 from shapes import build
 
@@ -133,6 +138,7 @@ def test_a_mistake_in_one_of_several_requests_is_its_own():
         ("explain", {"text": "a", "target": "LABEL_9"}, 422, "LABEL_9"),
         ("explain", {"text": "a", "settings": {"head": "/etc/passwd"}}, 422, "names a file"),
         ("explain", {"text": "a", "settings": {"layer_saliency.head": "x"}}, 422, "names a file"),
+        ("explain", {"text": "a", "methods": ["diff_mask"], "settings": {"gates": "/etc"}}, 422, "names a file"),
         ("explain", {"text": "a", "settings": {"nodess": 3}}, 422, "Did you mean 'nodes'?"),
         ("explain", {"text": "a", "extra": 1}, 422, "extra"),
         ("explain", {"methods": ["gradient"]}, 422, "text: Field required"),
@@ -243,3 +249,28 @@ def test_edits_that_flip_the_decision_are_those_of_the_library(client: TestClien
     refused = client.post("/api/flip", json=asked | {"pair": "b"})
     assert refused.status_code == 422
     assert "leave out pair" in refused.text
+
+
+def test_no_setting_that_takes_any_string_can_be_set():
+    """Such a setting is the name of a file or folder."""
+    free = {
+        name
+        for method in METHODS
+        for name, setting in settings_of(method).items()
+        if str in (setting.annotation, *get_args(setting.annotation))
+    }
+    assert free == set(FILES)
+
+
+@pytest.mark.parametrize("shape", ["bert", "pooled_bilstm"])
+def test_only_methods_that_can_explain_a_model_are_offered(shape: str):
+    model = build(shape)
+    offered = set(method_names(model))
+    refused = {m.__name__ for m in METHODS} - offered
+    assert refused >= {"diff_mask", "selection"}
+    for name in refused:
+        with pytest.raises((UnsupportedModel, BadInput)):
+            salience.explain(model, "A fine film.", name)
+    for name in offered - {"layer_saliency"}:  # which needs a language model head
+        salience.explain(model, "A fine film.", name)
+    assert sorted(name for names in families().values() for name in names) == sorted(m.__name__ for m in METHODS)

@@ -192,7 +192,7 @@ def test_a_run_of_100_000_rows(open_page: Open):
     shot(page, "serve_run")
     page.fill("#search", "99999")
     page.click("main button:has-text('Show')")
-    page.wait_for_selector(":text('1 texts match.')")
+    page.wait_for_selector(":text('1 text matches.')")
     page.goto(page.url.partition("?")[0] + "?run=out/large&sort=disagreement")
     page.click("text=next →")
     page.wait_for_selector(":text('51 to 100')")

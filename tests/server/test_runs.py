@@ -142,6 +142,16 @@ def test_runs_are_compared(folder: Path):
     assert words_agreement(x, y) == pytest.approx(expected)
 
 
+def test_magnitudes_are_compared_where_a_method_has_no_sign(folder: Path):
+    explained = list(salience.open_run(folder / "run").texts())
+    for text in explained:
+        norm, signed = (np.array(e.content) for e in text.explanations.values())
+        assert text.disagreement == pytest.approx(1 - spearmanr(norm, abs(signed)).statistic)
+    one, other = explained[1].explanations.values()
+    words = [[w.score for w in e.words()] for e in (one, other)]
+    assert words_agreement(one, other) == pytest.approx(spearmanr(words[0], np.abs(words[1])).statistic)
+
+
 def test_runs_of_other_data_are_not_compared(folder: Path, tmp_path: Path):
     salience.explain_data(build("bert"), ["Good", "A film."], tmp_path / "bare", "gradient")
     with pytest.raises(BadInput, match="row 0 is another text"):

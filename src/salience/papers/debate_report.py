@@ -13,7 +13,7 @@ import salience
 from salience.core.characters import to_json as safe_json
 from salience.papers.debate import DebateResult, Row
 from salience.views.evaluation import plain
-from salience.views.pages import document, listed, table
+from salience.views.pages import document, listed, settings_table, table
 
 LEGEND = (
     "Ours are means over test texts with 95 % intervals. A published number is comparable if the same quantity was "
@@ -58,7 +58,7 @@ def page(result: DebateResult) -> str:
         f"<h2>Numbers</h2><p>{escape(LEGEND)}</p>",
         table(("data", "quantity", "ours, 95 % interval", "published", "compare"), numbers),
         f"<h2>Differences from the paper</h2>{listed(result.notes)}",
-        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
+        f"<h2>Settings</h2>{settings_table(result.settings)}",
         style=".report td { white-space: pre-line; }",
     )
 

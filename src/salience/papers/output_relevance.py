@@ -5,6 +5,7 @@ Papers: Snell et al. 2020 (slides and preprint); Snell et al. 2021, arXiv:2103.0
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -286,13 +287,19 @@ def _small(result: Comparison) -> Check:
 def _first(result: Comparison) -> Check:
     order = result.order
     figures = (
-        f"attention lags by {_steps(order.lag)} steps by ranks and by {_steps(order.lag_size)} by size; relevance is "
-        f"above chance from step {order.relevance.first}, attention from step {order.attention.first}"
+        f"lag of attention in steps: {_steps(order.lag)} by ranks, {_steps(order.lag_size)} by size; relevance is "
+        f"above chance {_since(order.relevance.first)}, attention {_since(order.attention.first)}"
     )
     return Check(order.relevance_first, figures)
 
 
+def _since(step: int | None) -> str:
+    return "at no step" if step is None else f"from step {step}"
+
+
 def _steps(e: Estimate) -> str:
+    if isnan(e.low):
+        return "undetermined" if isnan(e.mean) else f"{e.mean:.0f}"
     return f"{e.mean:.0f} [{e.low:.0f}, {e.high:.0f}]"
 
 

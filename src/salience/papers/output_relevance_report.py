@@ -16,7 +16,7 @@ from salience.core.stats import Estimate
 from salience.papers.output_relevance import CLAIMS, SOURCE, TITLE, Answer, Line, Reproduction, Section
 from salience.views.dynamics import order_chart
 from salience.views.evaluation import plain
-from salience.views.pages import document, listed, table
+from salience.views.pages import document, listed, settings_table, table
 
 COLUMNS = ("chance", "τ", "peak", "ξ")
 HEAD = ("quantity", "ours, 95 % interval", *COLUMNS, "slides")
@@ -75,7 +75,7 @@ def page(result: Reproduction) -> str:
         f"<p>{escape(SOURCE)}. Created with salience {salience.__version__}.</p>",
         f"<h2>Claims of the slides</h2>{table(('claim', 'data', 'here', 'figures'), claims(result))}",
         *(_section(section) for section in result.sections),
-        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
+        f"<h2>Settings</h2>{settings_table(result.settings)}",
         style=".report td { white-space: pre-line; } .report tbody th { white-space: normal; min-width: 14rem; }",
     )
 

@@ -12,7 +12,7 @@ from salience.papers.layer_saliency import LayerSaliencyResult as Layers
 from salience.papers.sallm import SallmResult, comparison_table, looked
 from salience.views import plots
 from salience.views.evaluation import curves, grid, legend, points
-from salience.views.pages import document, listed, panels, table
+from salience.views.pages import document, listed, panels, settings_table, table
 from salience.views.plots import Axis, Line
 from salience.views.schemes import BLUE, INK
 
@@ -39,7 +39,7 @@ def sallm(result: SallmResult) -> str:
         f"<h2>Selection on validation texts</h2>{table(('λ', 'share', 'validation accuracy'), grid)}"
         f"<p>Selected with the first seed: λ = {result.chosen['weight']:g} and a share of "
         f"{result.chosen['share']:g}.</p>",
-        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in settings.items()])}",
+        f"<h2>Settings</h2>{settings_table(settings)}",
     )
 
 

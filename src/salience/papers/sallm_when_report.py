@@ -9,7 +9,7 @@ from salience.papers.sallm import markdown
 from salience.papers.sallm_when import Experiment
 from salience.papers.sallm_when_table import Cell, accuracy_table, summary
 from salience.views import plots
-from salience.views.pages import chart, document, table
+from salience.views.pages import chart, document, settings_table, table
 from salience.views.pages import listed as sentences
 from salience.views.plots import Axis, Line
 from salience.views.schemes import SOFT
@@ -49,7 +49,7 @@ def page(experiment: Experiment, listed: Sequence[Cell], *, pretrained: bool = T
         f"<h2>Multi-bootstrap intervals</h2>{table(*bootstrap_table(listed))}<p>The difference from no teaching, with "
         "seeds and texts resampled (Sellam et al. 2022). With few seeds these intervals are too short; the verdicts "
         "rest on those above.</p>",
-        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in settings.items()])}",
+        f"<h2>Settings</h2>{settings_table(settings)}",
     )
 
 

@@ -8,7 +8,7 @@ from salience.papers import sallm_heads, sallm_shortcut, sallm_unlabelled
 from salience.papers.sallm import Table
 from salience.papers.sallm_when_table import NOT_RUN, tested
 from salience.papers.students import Lessons
-from salience.views.pages import document, table
+from salience.views.pages import document, settings_table, table
 
 COMMON = (
     "Mean ± standard deviation over seeds, in per cent. Differences are in percentage points between students of the "
@@ -101,5 +101,5 @@ def page(experiment: str, lessons: Lessons, content: Table, settings: dict[str, 
         escape(TITLES[experiment]),
         f"<p>{escape(NOTES[experiment])} {escape(COMMON)}</p>",
         table(*content),
-        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in shared.items()])}",
+        f"<h2>Settings</h2>{settings_table(shared)}",
     )

@@ -4,8 +4,9 @@ What is sorted and filtered by is a few numbers per text, read once from each pa
 they are, and only those of the page are read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from threading import RLock
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from salience.errors import BadInput, choose
 from salience.runs.faithfulness import Faithfulness
@@ -320,24 +321,51 @@ def disagreement(file: Path, methods: Sequence[str]) -> Float[np.ndarray, " n"]:
     """One minus the mean Spearman correlation between every two methods for each text of a part.
 
     The same as :attr:`ExplainedText.disagreement`, for all texts of the part at once. NaN for a text of one token.
+    Magnitudes are compared where one of two methods has no sign.
     """
-    table = pq.read_table(file, columns=[*methods, "special"])
+    names = pq.read_schema(file).names
+    table = pq.read_table(file, columns=[*methods, "special", *(["signed"] if "signed" in names else [])])
     special = table["special"].combine_chunks()
-    of = pc.list_parent_indices(special).to_numpy()
+    everywhere = pc.list_parent_indices(special).to_numpy()
     inside = ~np.array(pc.list_flatten(special))
-    of, size = of[inside], len(table)
+    of, size = everywhere[inside], len(table)
     tokens = np.bincount(of, minlength=size)
-    ranks: Mapping[str, Float[np.ndarray, " t"]] = {
-        name: _centred_ranks(np.array(pc.list_flatten(table[name].combine_chunks()))[inside], of, tokens)
-        for name in methods
-    }
+    scores = {name: np.array(pc.list_flatten(table[name].combine_chunks())) for name in methods}
+    signed = {name: _signed(table, name, own, everywhere) for name, own in scores.items()}
+
+    @cache
+    def ranks(name: str, magnitudes: bool) -> Float[np.ndarray, " t"]:
+        values = scores[name][inside]
+        return _centred_ranks(abs(values) if magnitudes else values, of, tokens)
+
     total = np.zeros(size)
-    for a, b in combinations(ranks.values(), 2):
-        product, x, y = (np.bincount(of, weights=w, minlength=size) for w in (a * b, a * a, b * b))
-        scale = np.sqrt(x * y)
-        total += np.divide(product, scale, out=np.zeros(size), where=scale > 0)
+    for one, other in combinations(methods, 2):
+        both = signed[one] & signed[other]
+        for magnitudes, chosen in ((False, both), (True, ~both)):
+            if chosen.any():
+                values = _correlations(ranks(one, magnitudes), ranks(other, magnitudes), of, size)
+                total += np.where(chosen, values, 0.0)
     pairs = len(methods) * (len(methods) - 1) / 2
     return np.where(tokens > 1, 1 - total / max(pairs, 1), np.nan)
+
+
+def _signed(
+    table: pa.Table, name: str, scores: Float[np.ndarray, " t"], of: Int[np.ndarray, " t"]
+) -> Bool[np.ndarray, " n"]:
+    """For which texts the scores of a method have a sign; where a part does not tell, those with negative ones."""
+    negative = np.bincount(of, weights=scores < 0, minlength=len(table)) > 0
+    if "signed" not in table.column_names:
+        return negative
+    return np.array(pc.coalesce(pc.struct_field(table["signed"].combine_chunks(), name), pa.array(negative)))
+
+
+def _correlations(
+    a: Float[np.ndarray, " t"], b: Float[np.ndarray, " t"], of: Int[np.ndarray, " t"], size: int
+) -> Float[np.ndarray, " n"]:
+    """The correlation of centred ranks for each text; 0 where one side is constant."""
+    product, x, y = (np.bincount(of, weights=w, minlength=size) for w in (a * b, a * a, b * b))
+    scale = np.sqrt(x * y)
+    return np.divide(product, scale, out=np.zeros(size), where=scale > 0)
 
 
 def _centred_ranks(

@@ -11,7 +11,7 @@ import numpy as np
 
 from salience.core.stats import Estimate, estimate, share
 from salience.errors import BadInput
-from salience.explanations.explanation import Explanation
+from salience.explanations.explanation import Explanation, directed
 from salience.runs.run import Run, open_run
 from salience.runs.texts import ExplainedText
 
@@ -199,7 +199,8 @@ def prediction_distance(p: Mapping[str, float], q: Mapping[str, float]) -> float
 def words_agreement(one: Explanation, other: Explanation) -> float:
     """Spearman's ρ between the scores of the words that two explanations of a text share; NaN for fewer than two.
 
-    Models may divide a text into other words; a word is shared if both have the same characters as one word.
+    Models may divide a text into other words; a word is shared if both have the same characters as one word. If one
+    side has no sign, as attention, magnitudes are compared: a word may matter much for a label or against it.
     """
     from salience.metrics.agreement import spearman  # imports torch
 
@@ -207,4 +208,6 @@ def words_agreement(one: Explanation, other: Explanation) -> float:
     shared = [span for span in a if span in b]
     if len(shared) < 2:
         return float("nan")
-    return spearman(np.array([a[span] for span in shared]), np.array([b[span] for span in shared]))
+    x, y = (np.array([scores[span] for span in shared]) for scores in (a, b))
+    signed = all(directed(e.signed, e.scores) for e in (one, other))
+    return spearman(x, y) if signed else spearman(abs(x), abs(y))

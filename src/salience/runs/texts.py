@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from salience.explanations.explanation import Explanation
+from salience.explanations.explanation import Explanation, directed
 from salience.runs.parts import explanations
 
 
@@ -51,10 +51,17 @@ class ExplainedText:
 
     @property
     def disagreement(self) -> float:
-        """One minus the mean rank correlation between the methods, over the tokens of the text."""
+        """One minus the mean rank correlation between the methods, over the tokens of the text.
+
+        Magnitudes are compared where one of two methods has no sign, as attention.
+        """
         from salience.metrics.agreement import spearman  # imports torch
 
-        scores = [np.array(e.content) for e in self.explanations.values()]
-        pairs = [spearman(a, b) for a, b in combinations(scores, 2) if len(a) > 1]
+        every = [(np.array(e.content), directed(e.signed, e.scores)) for e in self.explanations.values()]
+        pairs = [
+            spearman(a, b) if one and other else spearman(abs(a), abs(b))
+            for (a, one), (b, other) in combinations(every, 2)
+            if len(a) > 1
+        ]
         known = [r for r in pairs if not np.isnan(r)]
         return 1 - float(np.mean(known)) if known else nan

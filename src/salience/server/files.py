@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from salience.server.problems import Refused
 from salience.views.answers import STYLE as ANSWERS
+from salience.views.counterfactuals import EDITS
 from salience.views.html import STYLE as EXPLANATIONS
 from salience.views.pages import STYLE as PAGES
 
@@ -25,7 +26,7 @@ def _read(name: str) -> str:
 def static(name: str) -> bytes | None:
     """The bytes of a file of the pages."""
     if name == "salience.css":
-        return "\n".join((PAGES, EXPLANATIONS, ANSWERS, _read("server.css"))).encode()
+        return "\n".join((PAGES, EXPLANATIONS, ANSWERS, EDITS, _read("server.css"))).encode()
     return _read(name).encode() if name in SCRIPTS else None
 
 

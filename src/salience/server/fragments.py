@@ -63,8 +63,9 @@ async def compare(question: ShowModels, request: Request, here: Here) -> HTMLRes
         result = questions.compared(names, rows)
         pairs = [(a.one, a.other, a.spearman) for a in result.agreement]
         predictions = {p.model: p.probabilities for p in result.predictions}
-        shown = comparison.models(predictions, dict(zip(names, rows, strict=True)))
-        return shown + "".join(articles(row, question.level) for row in rows) + comparison.agreement(pairs)
+        beside = f'<div class="beside">{"".join(articles(row, question.level) for row in rows)}</div>'
+        shown = comparison.models(predictions, dict(zip(names, rows, strict=True)), beside)
+        return shown + comparison.agreement(pairs)
 
     return HTMLResponse(await here.work.run(request, names[0], work))
 

@@ -12,7 +12,7 @@ from salience.models import sample
 from salience.server.navigation import places
 from salience.server.rendering import render
 from salience.server.run_pages import SAVED
-from salience.server.served import answer_methods, answering, predicts
+from salience.server.served import answer_methods, answering, families, predicts
 from salience.server.state import State, state_of
 from salience.views.sheet import label
 
@@ -38,7 +38,9 @@ async def explore(here: Here, text: str = FIRST, model: str | None = None) -> HT
         navigation=places(here),
         here="/",
         models=models,
+        names=[one.name for one in models],
         models_json=json.dumps([one.model_dump() for one in models]),
+        families_json=json.dumps(families()),
         model=model,
         text=text[: here.limits.characters],
         samples=_samples(),
@@ -91,15 +93,15 @@ async def words(run: str, here: Here) -> HTMLResponse:
 
 async def jobs(here: Here) -> HTMLResponse:
     """Work in the background."""
-    known = here.jobs.states()
-    return render("jobs.html", title="Background jobs", navigation=places(here), here="/jobs", jobs=known)
+    models = [name for name, model in here.served.models.items() if predicts(model)]
+    return render("jobs.html", title="Background jobs", navigation=places(here), here="/jobs", models=models)
 
 
 async def job(id: str, here: Here) -> HTMLResponse:
     """The result of a job."""
     here.jobs.result(id)
-    address = f"/jobs/result?{urlencode({'id': id})}"
-    return render("report.html", title="Result", navigation=places(here), here="/jobs", address_of_report=address)
+    address, title = f"/jobs/result?{urlencode({'id': id})}", label(here.jobs.state(id).work)
+    return render("report.html", title=title, navigation=places(here), here="/jobs", address_of_report=address)
 
 
 async def result(id: str, here: Here) -> Response:

@@ -37,7 +37,7 @@ from salience.server.schemas import (
 )
 from salience.views.evaluation import plain
 
-FILES = ("head",)
+FILES = ("head", "gates")
 """Settings that name files, which a request may not."""
 
 WEIGHTS = 200

@@ -1,6 +1,6 @@
 """The templates of the pages, in which everything is escaped."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from fastapi.responses import HTMLResponse
@@ -25,10 +25,24 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: Mapping[str, object] = {"label": label, "visible": visible, "percent": percent}
+    filters: Mapping[str, object] = {"label": label, "visible": visible, "percent": percent, "short": short}
     made.filters.update(filters)  # pyright: ignore[reportArgumentType, reportCallIssue]
     made.globals["address"] = address  # pyright: ignore[reportArgumentType]
     return made
+
+
+def short(name: str, names: Sequence[str]) -> str:
+    """The last part of the name of a model, if no other model has it.
+
+    >>> short("org/my-model", ["org/my-model", "sentiment"])
+    'my-model'
+    """
+    last = _last(name)
+    return last if [_last(one) for one in names].count(last) == 1 else name
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2]
 
 
 def percent(share: float) -> str:

@@ -22,7 +22,7 @@ from salience.views.sheet import label
 Here = Annotated[State, Depends(state_of)]
 
 NAMES = {
-    "row": "the order of the data",
+    "row": "as in the data",
     "confidence": "least confident first",
     "-confidence": "most confident first",
     "disagreement": "methods disagree most",

@@ -1,6 +1,6 @@
 """The models of a server, loaded at its start; no others can be asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,10 @@ from salience.generation.explaining import ANSWER_METHODS
 from salience.generation.matrices import MATRIX_METHODS
 from salience.generation.translating import TRANSLATION
 from salience.methods import METHODS
+from salience.methods.learned import BESIDE
+from salience.models.files import folder_of
 from salience.models.huggingface.encoder_decoder import EncoderDecoder
+from salience.models.rationale import Rationale
 from salience.models.seq2seq import Seq2Seq
 from salience.server.schemas import ServedModel
 
@@ -70,9 +73,43 @@ def predicts(model: Model) -> bool:
     return kind(model) != "encoder-decoder"
 
 
+FAMILIES = {
+    "gradients": ("gradient", "path"),
+    "propagation": ("propagation",),
+    "leaving words out": ("perturbation", "shapley"),
+    "attention": ("attention",),
+    "states": ("relevance", "layers"),
+    "learned": ("learned",),
+    "controls": ("control",),
+}
+"""The methods of a model in groups, by the modules that define them."""
+
+TOKEN_TO_TOKEN = ("attention_rollout", "attention_flow", "attention_relevance", "value_zeroing")
+"""The methods that follow attention from token to token, which a single query does not have."""
+
+
+def families() -> dict[str, list[str]]:
+    """The names of all methods in groups."""
+    modules = {m.__name__: m.__module__.rpartition(".")[2] for m in METHODS}
+    return {name: [m for m in modules if modules[m] in own] for name, own in FAMILIES.items()}
+
+
 def method_names(model: Model) -> list[str]:
     """The methods that explain its predictions or, of an encoder-decoder, its answers."""
-    return [m.__name__ for m in METHODS] if predicts(model) else answer_methods(model)
+    if not predicts(model):
+        return answer_methods(model)
+    missing = {*_missing_attention(model), *_missing_learned(model)}
+    return [m.__name__ for m in METHODS if m.__name__ not in missing]
+
+
+def _missing_attention(model: Model) -> Sequence[str]:
+    return TOKEN_TO_TOKEN if model.single_query else ["attention_x_relevance"]
+
+
+def _missing_learned(model: Model) -> list[str]:
+    """The methods that read what was learned beforehand, where nothing was."""
+    gates = (folder_of(model.name) / BESIDE).is_dir()
+    return [*([] if gates else ["diff_mask"]), *([] if isinstance(model, Rationale) else ["selection"])]
 
 
 def answer_methods(model: Model) -> list[str]:

@@ -30,7 +30,8 @@ def _cell(rates: "dict[tuple[str, str], AlignedRow]", name: str, step: str) -> s
 
 def _written(row: "AlignedRow") -> str:
     e = row.error_rate
-    return f"{e.mean:.1%}" if e.low != e.low else f"{e.mean:.1%} [{e.low:.1%}, {e.high:.1%}]"
+    interval = "" if e.low != e.low else f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+    return f"{percent(e.mean, 1)}{interval}"
 
 
 def notes(results: "Sequence[AlignedHeads]") -> list[str]:

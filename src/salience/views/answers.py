@@ -472,7 +472,7 @@ def _beginning(text: str) -> str:
 def _legend(e: "AnswerExplanation") -> str:
     ends = ("against the answer", "for the answer") if e.signed else ("little", "much; these scores have no sign")
     steps = [-1, -0.66, -0.33, 0, 0.33, 0.66, 1] if e.signed else [0, 0.33, 0.66, 1]
-    boxes = "".join(f'<i class="{side(s, e.signed) if s else ""}" style="--s:{abs(s)}"></i>' for s in steps)
+    boxes = "".join(f'<i class="{side(s, e.signed)}" style="--s:{abs(s)}"></i>' if s else "<i></i>" for s in steps)
     notes_of = "".join(f'<p class="quiet">{text_of(line)}</p>' for line in notes(prompt_sheet(e)))
     return f'<p class="legend quiet">{ends[0]} <span>{boxes}</span> {ends[1]}</p>{notes_of}'
 
@@ -480,8 +480,8 @@ def _legend(e: "AnswerExplanation") -> str:
 def _help(e: "AnswerExplanation") -> str:
     sure = "Words of the answer are bold where the model was sure (90 % or more), and italic below 10 %."
     point = (
-        "The prompt is coloured for the whole answer. Point at a word of the answer, or reach it with the Tab key, to "
-        "see what made it; point at a word of the prompt to see what it made."
+        "The prompt is coloured for the whole answer. Point at a word of the answer, click it or reach it with the Tab "
+        "key to see what made it; do the same with a word of the prompt to see what it made."
     )
     lines = [point if e.matrix else "The prompt is coloured for the whole answer.", sure if e.values else ""]
     return f'<p class="quiet">{" ".join(filter(None, lines))}</p>'

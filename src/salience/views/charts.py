@@ -1,5 +1,6 @@
 """Explanations as images. The layout is computed here in pixels; altair renders it as PNG, SVG or in a notebook."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -147,10 +148,35 @@ def picture(explanations: Sequence[Explanation], kind: str, *, level: str = "wor
 
 def drawn(made: Any, kind: str) -> bytes:
     """Render an altair chart as the bytes of a PNG or an SVG."""
+    return _rendered(made.to_dict(), kind)
+
+
+ROOM = 2
+"""The points by which the text of a chart is larger while it is laid out."""
+
+
+def drawn_for_pages(made: Any) -> bytes:
+    """Render an altair chart as an SVG for pages, whose text is in the font of the reader.
+
+    That may be wider than the one it is laid out in, and names would be cut off or overlap. So it is laid out with
+    larger text. All sizes of text must be in the chart.
+    """
+    svg = _rendered(_larger(made.to_dict()), "svg").decode()
+    return re.sub(r'font-size="(\d+)px"', lambda size: f'font-size="{int(size[1]) - ROOM}px"', svg).encode()
+
+
+def _larger(spec: Any) -> Any:
+    if isinstance(spec, dict):
+        items = cast(dict[str, Any], spec).items()
+        return {key: value + ROOM if key.lower().endswith("fontsize") else _larger(value) for key, value in items}
+    return [_larger(value) for value in cast(list[Any], spec)] if isinstance(spec, list) else spec
+
+
+def _rendered(made: Any, kind: str) -> bytes:
     import altair as alt
     import vl_convert
 
-    spec, version = _visible(made.to_dict()), "_".join(alt.SCHEMA_VERSION.split(".")[:2])
+    spec, version = _visible(made), "_".join(alt.SCHEMA_VERSION.split(".")[:2])
     if choose(kind, KINDS, "kind of image") == "svg":
         return vl_convert.vegalite_to_svg(spec, vl_version=version).encode()
     return vl_convert.vegalite_to_png(spec, vl_version=version, scale=2)

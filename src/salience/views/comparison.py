@@ -13,7 +13,7 @@ from salience.core.stats import Estimate
 from salience.explanations.explanation import Explanation
 from salience.runs.comparison import DifferentText, RunComparison
 from salience.views.html import text_of
-from salience.views.pages import document, parts, table
+from salience.views.pages import document, listed, parts, table
 from salience.views.sheet import label
 
 Pair = tuple[str, str, float | None]
@@ -35,16 +35,20 @@ def agreement(pairs: Sequence[Pair]) -> str:
     ]
     return (
         f'<article class="salience"><h2>Agreement of the methods</h2><p class="quiet">Rank correlation (Spearman) of '
-        f"the scores of the words: 1 is the same order, 0 no relation.</p>{table(['', *names], rows)}</article>"
+        "the scores of the words: 1 is the same order, 0 no relation. If a method has no sign, magnitudes are "
+        f"compared.</p>{table(['', *names], rows)}</article>"
     )
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.2f}"
+    """Two digits with a sign; 0 has none, even where it is a rounded negative number."""
+    return "–" if value is None else "0.00" if abs(value) < 0.005 else f"{value:+.2f}"
 
 
-def models(predictions: Mapping[str, Mapping[str, float]], rows: Mapping[str, Sequence[Explanation]]) -> str:
-    """The predictions of some models for one text, and for each method the words on which the first two differ most."""
+def models(
+    predictions: Mapping[str, Mapping[str, float]], rows: Mapping[str, Sequence[Explanation]], shown: str
+) -> str:
+    """The predictions of some models for one text, what is ``shown`` of each, and the words that differ most."""
     labels = list(dict.fromkeys(name for own in predictions.values() for name in own))
     cells = [
         [model, *(f"{100 * own[name]:.1f} %" if name in own else "–" for name in labels)]
@@ -54,7 +58,7 @@ def models(predictions: Mapping[str, Mapping[str, float]], rows: Mapping[str, Se
     parts = [_words(one, other, e, f) for e, f in zip(rows[one], rows[other], strict=False) if e.method == f.method]
     return (
         f'<article class="salience"><h2>Predictions</h2>{table(["", *map(label, labels)], cells)}</article>'
-        f"{''.join(parts)}"
+        f"{shown}{''.join(parts)}"
     )
 
 
@@ -65,7 +69,7 @@ def _words(one: str, other: str, e: Explanation, f: Explanation) -> str:
         return f"<p>{escape(e.method)}: the models divide the text into different words, which are not compared.</p>"
     ranked = sorted(mine, key=lambda span: -abs(mine[span] - theirs[span]))[:DIFFERENT]
     rows = [
-        [label(e.text[slice(*span)]), f"{mine[span]:+.2f}", f"{theirs[span]:+.2f}", f"{theirs[span] - mine[span]:+.2f}"]
+        [label(e.text[slice(*span)]), *map(_number, (mine[span], theirs[span], theirs[span] - mine[span]))]
         for span in ranked
     ]
     return (
@@ -168,6 +172,6 @@ def fragment(result: RunComparison) -> str:
 
 
 def _body(result: RunComparison) -> str:
-    told = "".join(f"<p>{escape(line)}</p>" for line in facts(result))
+    told = listed(facts(result))
     lists = (f"<h2>{escape(title)}</h2>{table(HEAD, map(_cells, texts))}" for title, texts in _lists(result))
     return told + "".join(lists)

@@ -45,7 +45,7 @@ def parts(text: str, edits: "Sequence[Edit]") -> Iterator[Part]:
 
 def headline(one: "Counterfactuals") -> str:
     """The decision, and what was found."""
-    goal = label(one.to) if one.to is not None else f"another label than {label(one.label)}"
+    goal = label(one.to) if one.to is not None else f"a label other than {label(one.label)}"
     if one.flipped:
         return f"predicted {label(one.label)} ({percent(one.probability, 1)}); edits that lead to {goal}:"
     return f"predicted {label(one.label)} ({percent(one.probability, 1)}); no edit was found that leads to {goal}."
@@ -134,12 +134,12 @@ def study_facts(study: "CounterfactualStudy") -> Any:
 
 def page(every: "Sequence[Counterfactuals]") -> str:
     """A self-contained HTML page without scripts or external resources."""
-    return document(TITLE, "\n".join(map(_article, every)), style=STYLE + _STYLE)
+    return document(TITLE, "\n".join(map(_article, every)), style=STYLE + EDITS)
 
 
 def fragment(every: "Sequence[Counterfactuals]") -> str:
     """The same as a fragment, for a notebook cell."""
-    return f"<div><style>{STYLE}{_STYLE}</style>{''.join(map(_article, every))}</div>"
+    return f"<div><style>{STYLE}{EDITS}</style>{''.join(map(_article, every))}</div>"
 
 
 def study_page(study: "CounterfactualStudy") -> str:
@@ -152,8 +152,8 @@ def _article(one: "Counterfactuals") -> str:
     shown = one.results if one.flipped else [n for n in [one.nearest] if n is not None]
     rest = "" if one.flipped or not shown else f'<p class="quiet">{text_of(nearest(one))}</p>'
     items = "".join(
-        f'<section><h2>{text_of(label(each.label))}</h2><div><p class="text" dir="auto">{_text(one.text, each)}</p>'
-        f'<p class="quiet">{text_of(facts(each))}</p></div></section>'
+        f'<section><h2>{text_of(label(each.label))}</h2><div><p class="text" dir="auto">'
+        f'{marked(one.text, each.edits)}</p><p class="quiet">{text_of(facts(each))}</p></div></section>'
         for each in shown
     )
     return (
@@ -164,16 +164,17 @@ def _article(one: "Counterfactuals") -> str:
     )
 
 
-def _text(text: str, each: "Counterfactual") -> str:
+def marked(text: str, edits: "Sequence[Edit]") -> str:
+    """The original text as HTML, with what is deleted and what is new."""
     tags = {"old": "del", "new": "ins"}
     return "".join(
-        f"<{tags[what]}>{text_of(part)}</{tags[what]}>" if what else text_of(part)
-        for part, what in parts(text, each.edits)
+        f"<{tags[what]}>{text_of(part)}</{tags[what]}>" if what else text_of(part) for part, what in parts(text, edits)
     )
 
 
-_STYLE = """
+EDITS = """
 .salience del { background: color-mix(in srgb, var(--against) 45%, transparent); color: var(--ink); }
 .salience ins { background: color-mix(in srgb, var(--for) 45%, transparent); color: var(--ink); font-weight: 600;
   margin: 0 .15em; }
 """
+"""The style of edits, beside that of explanations."""

@@ -13,11 +13,12 @@ from rich.text import Text
 
 import salience
 from salience.core.characters import visible
+from salience.core.shares import percent
 from salience.core.stats import Estimate
 from salience.views import plots
 from salience.views.colours import LIGHT, hexadecimal, ink, shade
 from salience.views.evaluation import plain
-from salience.views.pages import chart, document, listed, table
+from salience.views.pages import chart, document, listed, settings_table, table
 from salience.views.plots import Axis, Line
 from salience.views.schemes import BLUE, CYCLE, ORANGE, SOFT
 
@@ -71,7 +72,7 @@ def heading(result: "Dynamics") -> str:
     last = result.followed.steps[-1]
     return (
         f"{TITLE}: a classifier trained on {result.texts:,} texts of {result.data} for {last:,} steps, accuracy "
-        f"{result.accuracy.mean:.1%} on {result.accuracy.n} others"
+        f"{percent(result.accuracy.mean, 1)} on {result.accuracy.n} others"
     )
 
 
@@ -200,7 +201,7 @@ def page(result: "Dynamics") -> str:
         f"<h2>Which comes first?</h2><p>{escape(EXPLAINED)}</p>",
         order_chart(result.order),
         table(("", "above chance from step", "half-way by ranks at step, 95 % interval", "half-way by size"), rows),
-        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.settings.items()])}",
+        f"<h2>Settings</h2>{settings_table(result.settings)}",
         style=_STYLE + "".join(_frame_rules(len(result.followed.steps))),
     )
 

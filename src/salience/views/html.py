@@ -275,7 +275,8 @@ STYLE = (
 .salience .requested .bar i { background: var(--ink); }
 .salience section { display: grid; grid-template-columns: 11rem minmax(0, 1fr); gap: .25rem 1.25rem;
   border-top: 1px solid var(--line); margin-top: 1rem; padding-top: .9rem; align-items: baseline; }
-.salience h2 { font: 600 .85rem/1.5 ui-monospace, monospace; margin: 0; overflow-wrap: anywhere; color: inherit; }
+.salience h2 { font-size: 1rem; line-height: 1.5; margin: 0; overflow-wrap: anywhere; color: inherit; }
+.salience section h2 { font: 600 .85rem/1.5 ui-monospace, monospace; }
 .salience .text { font-size: 1.1rem; line-height: 1.95; white-space: pre-wrap; overflow-wrap: anywhere; }
 .salience mark, .salience .special { color: inherit; background: none; border-radius: 3px; padding: .12em 0; }
 .salience .special { font: italic .8em ui-monospace, monospace; color: var(--quiet); margin: 0 .3em;

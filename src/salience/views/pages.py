@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from html import escape
+from typing import cast
 
 from salience.core.characters import visible
 from salience.views.schemes import DARK, PAPER, SOFT, dark_rules
@@ -78,6 +80,27 @@ def behind(numbers: Content | None) -> str:
     )
 
 
+def settings_table(values: Mapping[str, object]) -> str:
+    """Settings by their names, as a table."""
+    return table((), [(name.replace("_", " "), _plain(value)) for name, value in values.items()])
+
+
+def _plain(value: object) -> str:
+    """A setting in words: the fields of a value one after the other, and a dash for nothing.
+
+    >>> _plain({"epochs": 8, "shape": (2, 3), "vectors": None})
+    'epochs 8, shape 2 3, vectors –'
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        items = cast(Mapping[object, object], value).items()
+        return ", ".join(f"{str(name).replace('_', ' ')} {_plain(one)}" for name, one in items) or "–"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_plain, cast(Sequence[object], value))) or "–"
+    return "–" if value is None or value == "" else str(value)
+
+
 def listed(sentences: Iterable[str]) -> str:
     """Sentences as a bulleted list; nothing if there are none."""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
@@ -100,7 +123,7 @@ PARTS = f"""
 .wide {{ overflow-x: auto; }}
 .chart {{ margin: 1rem 0; padding: 1rem; background: {PAPER}; border-radius: 12px; }}
 .chart .wide {{ padding-bottom: .3rem; }}
-.chart svg {{ display: block; }}
+.chart svg, .picture svg {{ display: block; overflow: visible; }}
 .chart svg > rect[fill="white"] {{ fill: none; }}
 .chart details {{ margin-top: .6rem; font-size: .9rem; }}
 .chart summary {{ cursor: pointer; color: {SOFT}; }}

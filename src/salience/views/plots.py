@@ -12,7 +12,7 @@ import numpy as np
 
 from salience.core.stats import Estimate
 from salience.methods import CONTROLS
-from salience.views.charts import PLAIN, drawn
+from salience.views.charts import PLAIN, drawn_for_pages
 from salience.views.schemes import BAND, BLUE, CYCLE, GRID, INK, RULE, SOFT
 
 WIDTH, HEIGHT = 620, 300
@@ -55,7 +55,7 @@ def coloured(names: Sequence[str]) -> dict[str, str]:
 
 def svg(chart: Any) -> bytes:
     """A chart as SVG, in the look of the pages."""
-    return drawn(themed(chart), "svg")
+    return drawn_for_pages(themed(chart))
 
 
 def themed(chart: Any) -> Any:

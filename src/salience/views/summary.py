@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from salience.runs.summary import SalientWord, Summary
-from salience.views.pages import document, parts, table
+from salience.views.pages import document, listed, parts, table
 from salience.views.sheet import label, visible
 
 TOP = 10
@@ -47,7 +47,7 @@ def fragment(summary: Summary, top: int = TOP) -> str:
 
 
 def _body(summary: Summary, top: int) -> str:
-    shown = [f"<p>{escape(line)}</p>" for line in facts(summary)]
+    shown = [listed(facts(summary))]
     for method, name, words in _tables(summary, top):
         shown.append(f"<h2>{escape(_title(summary, method, name))}</h2>")
         cells = [_cells(summary, word) for word in words]
@@ -60,7 +60,7 @@ def facts(summary: Summary) -> list[str]:
     texts = sum(summary.texts.values())
     return [
         f"{texts:,} texts of {visible(summary.run, keep='')}, model {visible(summary.model, keep='')}",
-        f"share of the absolute scores of a text; words of at least {summary.least} texts whose",
+        f"share of the absolute scores of a text; words of at least {summary.least} texts whose "
         "interval lies above 0, ranked by its lower end (each word by itself)",
     ]
 

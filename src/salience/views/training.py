@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from salience.errors import BadInput
 from salience.views import plots
 from salience.views.charts import drawn
-from salience.views.pages import document, panels, table
+from salience.views.pages import document, panels, settings_table, table
 from salience.views.plots import Axis, Line
 from salience.views.schemes import BLUE
 
@@ -43,7 +43,7 @@ def page(result: "DistillationResult", *, title: str = "Trained with explanation
             [*measured, *tested],
         ),
         f"<h2>By epoch</h2>{through_epochs(result)}",
-        f"<h2>Settings</h2>{table((), [(name, str(value)) for name, value in result.course.items()])}",
+        f"<h2>Settings</h2>{settings_table(result.course)}",
     )
 
 

@@ -1,8 +1,11 @@
 """Views of a translator: agreement of attention and relevance, alignment error rates, and a heat map."""
 
 from html import escape
+from math import isnan
 from typing import TYPE_CHECKING
 
+from salience.core.shares import percent
+from salience.core.stats import Estimate
 from salience.views.pages import document, figure, listed, table
 from salience.views.trials import Table
 
@@ -15,9 +18,9 @@ def agreement_table(result: "Translation") -> Table:
     rows = [
         [
             f"A({row.u}, {row.v})",
-            f"{row.share.mean:.1%}",
-            row.share.interval,
-            f"{row.chance.mean:.1%}",
+            percent(row.share.mean, 1),
+            _interval(row.share),
+            percent(row.chance.mean, 1),
             f"{row.tau.mean:.3f}",
         ]
         for row in result.agreement
@@ -25,12 +28,16 @@ def agreement_table(result: "Translation") -> Table:
     return ("", "agreement", "95 % interval", "chance", "Kendall's τ"), rows
 
 
+def _interval(share: Estimate) -> str:
+    return "–" if isnan(share.low) else f"{percent(share.low, 1)} to {percent(share.high, 1)}"
+
+
 def alignment_table(result: "Translation") -> Table:
     """Alignment error rates, one column per data set."""
     kinds = list(dict.fromkeys(row.scores for one in result.aligned for row in one.rows))
     rates = [{row.scores: row.error_rate for row in one.rows} for one in result.aligned]
-    rows = [[kind, *(f"{of[kind]:.1%}" if kind in of else "" for of in rates)] for kind in kinds]
-    unknown = ["unknown source words", *(f"{one.unknown:.1%}" for one in result.aligned)]
+    rows = [[kind, *(percent(of[kind], 1) if kind in of else "" for of in rates)] for kind in kinds]
+    unknown = ["unknown source words", *(percent(one.unknown, 1) for one in result.aligned)]
     return ("AER ↓", *(f"{one.data} ({one.pairs} pairs)" for one in result.aligned)), [*rows, unknown]
 
 

@@ -29,7 +29,7 @@ function question() {
     tokens: Number($("tokens").value),
     by: $("by").value || null,
     level: $("level").value,
-    through_answer: $("through").value !== "",
+    through_answer: $("through").checked,
   };
 }
 
@@ -45,6 +45,7 @@ const explain = latest(async (signal) => {
     if (signal.aborted) return;
     complain(error.message);
     $("status").textContent = "";
+    $("result").replaceChildren();
   } finally {
     if (!signal.aborted) $("result").setAttribute("aria-busy", "false");
   }

@@ -5,7 +5,9 @@ import { $, complain, latest, option, paused, post } from "./shared.js";
 
 const form = $("question");
 const models = JSON.parse(form.dataset.models);
-const FIRST = ["integrated_gradients", "input_x_gradient", "attention"];
+const families = Object.entries(JSON.parse(form.dataset.families));
+const FIRST = { labels: ["integrated_gradients", "input_x_gradient", "attention"], tokens: ["lrp", "input_x_gradient"] };
+let touched = false; // whether somebody has chosen methods
 let shown = null; // the question that the page shows the answer to
 
 // ------------------------------------------------------------------------------------------------ the question
@@ -18,13 +20,30 @@ function fillChoices() {
   $("target").replaceChildren(option("", words ? "most likely token" : "the prediction"), ...model.labels.map((l) => option(l)));
   $("target").hidden = words;
   $("token").hidden = !words;
-  document.querySelector('label[for="target"]').htmlFor = "target";
+  $("label").htmlFor = words ? "token" : "target";
+  $("label").textContent = words ? "Explained token" : "Explained label";
   $("against").replaceChildren(option("", "nothing"), ...model.labels.map((l) => option(l)));
   $("against").disabled = words;
   const layers = Array.from({ length: model.layers }, (_, n) => option(n + 1, `layer ${n + 1}`));
-  $("layer").replaceChildren(option("", "as the method chooses"), option("all", "all, as a heat map"), ...layers);
-  const chosen = new Set(checkedMethods());
-  $("methods").replaceChildren(...model.methods.map((name) => methodBox(name, chosen.size ? chosen.has(name) : FIRST.includes(name))));
+  $("layer").replaceChildren(option("", "default"), option("all", "all, as a heat map"), ...layers);
+  const kept = touched ? checkedMethods().filter((name) => model.methods.includes(name)) : [];
+  fillMethods(model, kept.length ? kept : words ? FIRST.tokens : FIRST.labels);
+}
+
+/** A box for each method of the model, in families. */
+function fillMethods(model, chosen) {
+  const groups = families.map(([family, names]) => [family, names.filter((name) => model.methods.includes(name))]);
+  $("methods").replaceChildren(...groups.filter(([, names]) => names.length).map(([family, names]) => {
+    const group = document.createElement("fieldset");
+    const title = Object.assign(document.createElement("legend"), { textContent: family });
+    group.append(title, ...names.map((name) => methodBox(name, chosen.includes(name))));
+    return group;
+  }));
+  countMethods();
+}
+
+function countMethods() {
+  $("chosen").textContent = `${checkedMethods().length} chosen`;
 }
 
 function methodBox(name, checked) {
@@ -56,6 +75,8 @@ function question() {
 
 const explain = latest(async (signal) => {
   const asked = question();
+  closeEdit();
+  $("flips").replaceChildren();
   if (!asked.text.trim() || asked.methods.length === 0) {
     $("status").textContent = asked.methods.length ? "Type a text." : "Choose a method.";
     return;
@@ -65,46 +86,54 @@ const explain = latest(async (signal) => {
   const began = performance.now();
   try {
     const answer = await post("/page/explain", asked, signal);
+    const focused = focusedWord();
     $("result").innerHTML = await answer.text();
     shown = asked;
     complain();
     $("status").textContent = `explained in ${((performance.now() - began) / 1000).toFixed(2)} s`;
     prepareWords();
+    if (focused >= 0) wordAt(focused)?.focus();
     if ($("attention").open) showHeads();
   } catch (error) {
     if (signal.aborted) return;
     complain(error.message);
     $("status").textContent = "";
+    $("result").replaceChildren(); // it would explain something else
+    closeScores();
   } finally {
     if (!signal.aborted) $("result").setAttribute("aria-busy", "false");
   }
 });
 
+const words = () => [...document.querySelectorAll("#result mark[role=button]")];
+const focusedWord = () => words().indexOf(document.activeElement);
+const wordAt = (place) => words()[Math.min(place, words().length - 1)];
+
 /** Words of the first row of each article are reached with Tab and the arrow keys; Enter changes one. */
 function prepareWords() {
   closeScores();
   for (const article of document.querySelectorAll("#result article")) {
-    const words = [...article.querySelectorAll("p.text:first-of-type")].slice(0, 1).flatMap((p) => [...p.querySelectorAll("mark")]);
-    words.forEach((word, n) => {
+    const row = [...(article.querySelector("p.text")?.querySelectorAll("mark") ?? [])];
+    row.forEach((word, n) => {
       word.setAttribute("role", "button");
       word.tabIndex = n === 0 ? 0 : -1;
     });
-    article.addEventListener("keydown", (event) => moveAmong(words, event));
+    article.addEventListener("keydown", (event) => moveAmong(row, event));
   }
 }
 
-function moveAmong(words, event) {
-  const at = words.indexOf(event.target);
+function moveAmong(row, event) {
+  const at = row.indexOf(event.target);
   if (at < 0) return;
-  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: words.length - 1 }[event.key];
-  if (to !== undefined && words[to]) {
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: row.length - 1 }[event.key];
+  if (to !== undefined && row[to]) {
     event.preventDefault();
-    words[at].tabIndex = -1;
-    words[to].tabIndex = 0;
-    words[to].focus();
+    row[at].tabIndex = -1;
+    row[to].tabIndex = 0;
+    row[to].focus();
   } else if (event.key === "Enter" || event.key === " ") {
     event.preventDefault();
-    openEdit(words[at]);
+    openEdit(row[at]);
   } else if (event.key === "Escape") {
     closeScores();
   }
@@ -124,7 +153,9 @@ function showScores(element) {
   heads.forEach((head, n) => {
     const name = Object.assign(document.createElement("dt"), { textContent: head.textContent });
     const score = Object.assign(document.createElement("dd"), { textContent: row.cells[n + 1].textContent });
-    list.append(name, score);
+    const pair = document.createElement("div");
+    pair.append(name, score);
+    list.append(pair);
   });
   const word = Object.assign(document.createElement("b"), { textContent: row.cells[0].textContent });
   $("scores").replaceChildren(word, list);
@@ -141,9 +172,12 @@ function closeScores() {
 // ------------------------------------------------------------------------------------------------ changing a word
 
 let span = null; // the characters that are changed, in code points as Python counts them
+let edited = 0; // the place of that word among the words
 
 function openEdit(word) {
   closeScores();
+  const row = [...word.closest("p.text").querySelectorAll("mark")];
+  edited = Math.max(row.indexOf(word), 0);
   span = word.dataset.span.split(",").map(Number);
   const original = [...shown.text].slice(...span).join("");
   $("word").textContent = original;
@@ -171,27 +205,34 @@ function keepEdit(event) {
   const letters = [...shown.text];
   letters.splice(span[0], span[1] - span[0], $("replacement").value);
   $("text").value = letters.join("");
-  closeEdit();
+  leaveEdit();
   explain();
 }
 
+/** Hide the form for a word; what it would change is no longer shown. */
 function closeEdit() {
   $("editing").hidden = true;
-  document.querySelector('#result mark[tabindex="0"]')?.focus();
 }
 
-async function proposeFlips() {
-  $("status").textContent = "searching for small edits …";
-  try {
-    const { model, text } = question();
-    const answer = await post("/page/flip", { model, text });
-    $("flips").innerHTML = await answer.text();
-    complain();
-    $("status").textContent = "";
-  } catch (error) {
-    complain(error.message);
-  }
+/** Hide it, and go back to the word. */
+function leaveEdit() {
+  closeEdit();
+  wordAt(edited)?.focus();
 }
+
+const proposeFlips = latest(async (signal) => {
+  const { model, text } = question();
+  if (!text.trim()) return;
+  $("status").textContent = "searching for minimal edits …";
+  try {
+    const answer = await post("/page/flip", { model, text }, signal);
+    if ($("text").value === text) $("flips").innerHTML = await answer.text();
+    complain();
+  } catch (error) {
+    if (!signal.aborted) complain(error.message);
+  }
+  if (!signal.aborted) $("status").textContent = "";
+});
 
 // ------------------------------------------------------------------------------------------------ attention
 
@@ -204,15 +245,22 @@ const showHeads = latest(async (signal) => {
     $("map").replaceChildren();
     complain();
   } catch (error) {
-    if (!signal.aborted) $("maps").textContent = error.message;
+    if (signal.aborted) return;
+    $("maps").textContent = error.message;
+    $("map").replaceChildren();
   }
 });
 
 const showHead = latest(async (signal, button) => {
   const { model, text } = question();
   const place = { layer: Number(button.dataset.layer), head: Number(button.dataset.head) };
-  const answer = await post("/page/head", { model, text, ...place }, signal);
-  $("map").innerHTML = await answer.text();
+  try {
+    const answer = await post("/page/head", { model, text, ...place }, signal);
+    $("map").innerHTML = await answer.text();
+  } catch (error) {
+    if (!signal.aborted) complain(error.message);
+    return;
+  }
   for (const other of document.querySelectorAll("#maps button")) other.setAttribute("aria-pressed", String(other === button));
 });
 
@@ -233,6 +281,10 @@ form.addEventListener("submit", (event) => { event.preventDefault(); explain(); 
 $("model").addEventListener("change", fillChoices);
 form.addEventListener("change", (event) => {
   if (event.target.id === "sample" && event.target.value) $("text").value = event.target.value;
+  if (event.target.name === "method") {
+    touched = true;
+    countMethods();
+  }
   if (event.target.id !== "text") explain();
 });
 $("text").addEventListener("input", soon);
@@ -242,9 +294,9 @@ $("result").addEventListener("focusin", (event) => event.target.matches("mark") 
 $("result").addEventListener("click", (event) => event.target.closest("mark[data-span]") && openEdit(event.target.closest("mark")));
 $("replacement").addEventListener("input", paused(200, showEdit));
 $("edit").addEventListener("submit", keepEdit);
-$("edit").addEventListener("keydown", (event) => event.key === "Escape" && closeEdit());
-$("cancel").addEventListener("click", closeEdit);
-$("flip")?.addEventListener("click", proposeFlips);
+$("edit").addEventListener("keydown", (event) => event.key === "Escape" && leaveEdit());
+$("cancel").addEventListener("click", leaveEdit);
+$("flip").addEventListener("click", proposeFlips);
 $("flips").addEventListener("click", (event) => {
   const button = event.target.closest("button[data-text]");
   if (button) { $("text").value = button.dataset.text; explain(); }
@@ -253,5 +305,6 @@ $("background").addEventListener("click", startJob);
 $("attention").addEventListener("toggle", () => $("attention").open && showHeads());
 $("maps").addEventListener("click", (event) => event.target.closest("button") && showHead(event.target.closest("button")));
 
+if (matchMedia("(max-width: 40rem)").matches) for (const more of document.querySelectorAll("details.more")) more.open = false;
 fillChoices();
 if ($("text").value.trim()) explain();

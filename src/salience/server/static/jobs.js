@@ -1,6 +1,6 @@
 // The list of background jobs: how far each is, a button to cancel it, a link to its result.
 
-import { $, complain, option, post } from "./shared.js";
+import { $, ask, complain, post } from "./shared.js";
 
 function row(job) {
   const line = document.createElement("tr");
@@ -29,19 +29,38 @@ function outcome(job) {
   if (job.state !== "waiting" && job.state !== "running") return "";
   const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Cancel" });
   button.setAttribute("aria-label", `cancel ${job.work}`);
-  button.addEventListener("click", async () => { await fetch(`/api/jobs/${job.id}`, { method: "DELETE" }); show(); });
+  button.addEventListener("click", () => cancel(job));
   return button;
 }
 
+async function cancel(job) {
+  try {
+    await ask(`/api/jobs/${job.id}`, { method: "DELETE" });
+    await show();
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
 async function show() {
-  const jobs = await (await fetch("/api/jobs")).json();
+  const jobs = await (await ask("/api/jobs")).json();
   $("jobs").replaceChildren(...jobs.map(row));
   $("none").hidden = jobs.length > 0;
   return jobs.some((job) => job.state === "waiting" || job.state === "running");
 }
 
+let watching = false;
+
+/** Show the jobs once a second until all have ended. */
 async function watch() {
-  while (await show()) await new Promise((resume) => setTimeout(resume, 1000));
+  if (watching) return;
+  watching = true;
+  try {
+    while (await show()) await new Promise((resume) => setTimeout(resume, 1000));
+  } catch (error) {
+    complain(error.message);
+  }
+  watching = false;
 }
 
 async function start(event) {
@@ -56,7 +75,5 @@ async function start(event) {
   }
 }
 
-const models = await (await fetch("/api/models")).json();
-$("model").replaceChildren(...models.filter((model) => model.kind !== "encoder-decoder").map((model) => option(model.name)));
 $("start").addEventListener("submit", start);
 watch();

@@ -2,19 +2,21 @@
 
 export const $ = (id) => document.getElementById(id);
 
-/** Send JSON; returns the answer, or throws an Error with the server's message. */
-export async function post(url, body, signal) {
-  const answer = await fetch(url, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
+/** Ask the server; returns the answer, or throws an Error with the server's message. */
+export async function ask(url, options = {}) {
+  const answer = await fetch(url, options).catch((error) => {
+    throw options.signal?.aborted ? error : new Error("The server does not answer. Is it still running?");
   });
   if (!answer.ok) throw new Error(await problemOf(answer));
   return answer;
 }
 
-export async function problemOf(answer) {
+/** Send JSON. */
+export function post(url, body, signal) {
+  return ask(url, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+}
+
+async function problemOf(answer) {
   const body = await answer.json().catch(() => ({}));
   return body.detail ?? `the server answered ${answer.status}`;
 }
@@ -57,9 +59,7 @@ export function option(value, text = value) {
 /** Ask for the state of a job once a second until it has ended. */
 export async function follow(id, show) {
   for (;;) {
-    const answer = await fetch(`/api/jobs/${id}`);
-    if (!answer.ok) throw new Error(await problemOf(answer));
-    const job = await answer.json();
+    const job = await (await ask(`/api/jobs/${id}`)).json();
     show(job);
     if (!["waiting", "running"].includes(job.state)) return;
     await new Promise((resume) => setTimeout(resume, 1000));

@@ -5,6 +5,9 @@ import { $, complain, follow, post } from "./shared.js";
 async function start(event) {
   event.preventDefault();
   const { work, run, other } = event.target.dataset;
+  const button = event.target.querySelector("button");
+  button.disabled = true;
+  complain();
   try {
     const job = await (await post("/api/jobs", { work, run, other: other ?? "" })).json();
     $("progress").hidden = false;
@@ -18,6 +21,8 @@ async function start(event) {
   } catch (error) {
     complain(error.message);
   }
+  button.disabled = false;
+  $("progress").hidden = true;
 }
 
 $("starter").addEventListener("submit", start);

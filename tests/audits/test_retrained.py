@@ -192,6 +192,20 @@ def test_a_damaged_twin_is_named_with_the_remedy(tmp_path):
         run(tmp_path, ["seed_variation"])
 
 
+@pytest.mark.parametrize("file", ["state.json", "model.safetensors", "state.safetensors"])
+def test_a_damaged_checkpoint_is_named_with_the_remedy(tmp_path, file):
+    def stop(name, progress):
+        if progress.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, ["seed_variation"], callbacks=Callbacks(step=stop))
+    (checkpoint,) = (tmp_path / "twins" / "standard-0.training").glob("checkpoint-*")
+    (checkpoint / file).write_bytes(b"[]")
+    with pytest.raises(BadModel, match=r"the checkpoint .* is damaged: .*Delete it to train from the start"):
+        run(tmp_path, ["seed_variation"])
+
+
 def test_another_training_set_is_refused_in_the_same_folder(findings, folder):
     with pytest.raises(BadInput, match="changed: training data or recipe"):
         run(folder, train=TRAIN[:-4])

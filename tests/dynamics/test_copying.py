@@ -88,6 +88,15 @@ def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(tmp_path: 
         CopyRecipe(steps=0)
 
 
+@pytest.mark.parametrize("damage", ["[]", "{", "null"])
+@pytest.mark.parametrize("name", ["iid-000.json", "settings.json"])
+def test_damaged_files_are_named_with_the_remedy(tmp_path: Path, name: str, damage: str):
+    copying(["iid"], seeds=[0], recipe=TINY, folder=tmp_path / "c")
+    (tmp_path / "c" / name).write_text(damage)
+    with pytest.raises(BadInput, match=rf"{name} is damaged: .*(d|D)elete"):
+        copying(["iid"], seeds=[0], recipe=TINY, folder=tmp_path / "c")
+
+
 @pytest.mark.slow
 def test_processes_give_the_same_runs(tmp_path: Path):
     one = copying(["iid"], seeds=range(2), recipe=TINY)

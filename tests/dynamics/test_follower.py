@@ -233,3 +233,10 @@ def test_relu_attention_is_two_layers_with_relu_between_them():
         @ model.module.query.weight[0]
     )
     torch.testing.assert_close(output.attention[0][0, 0, 0], u.softmax(0).detach())
+
+
+@pytest.mark.parametrize("facts", [b"[]", b"{}", b"null", b"{"])
+def test_a_file_with_other_facts_is_no_follow_file(tmp_path: Path, facts: bytes):
+    pq.write_table(pa.table({"step": [0]}).replace_schema_metadata({b"salience_follow": facts}), tmp_path / "f.parquet")
+    with pytest.raises(BadInput, match=r"is not a follow file, or is damaged: .*delete it to train again"):
+        read_follow(tmp_path / "f.parquet")

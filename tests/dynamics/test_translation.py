@@ -16,7 +16,7 @@ from salience.dynamics import translation as module
 from salience.dynamics.agreement import agreement
 from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
 from salience.dynamics.dictionary import CoOccurrence, fit_proxy
-from salience.dynamics.translation import agreements, bleu, translated, translation
+from salience.dynamics.translation import agreements, bleu, dictionary, scores_of, translated, translation
 from salience.errors import BadInput
 from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from salience.training.loop import Recipe
@@ -233,6 +233,26 @@ def test_a_translator_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert rates["diagonal"] == 0
     assert set(rates) >= {"attention", "relevance", "linear relevance", "co-occurrence", "proxy", "random"}
     assert {(row.u, row.v) for row in result.agreement} == set(module.PAIRINGS)
+
+
+def test_random_scores_of_pairs_of_one_size_differ(tmp_path: Path):
+    """With one draw for all pairs of a size, the control would be a single chance."""
+    model = train_translator(PAIRS, tmp_path / "m", vocabulary=60, config=CONFIG, recipe=replace(RECIPE, epochs=1))
+    known, (pair, *_) = dictionary(model, PAIRS, epochs=1), encode_pairs(model, PAIRS)
+    one, again, other = (scores_of(model, pair, known, number=number)["random"] for number in (0, 0, 1))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+def test_pairs_without_alignments_are_refused_before_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    row = {"de": "ein mann", "en": "a man", "src": "a man", "trg": "ein mann", "align": []}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+    pairs, out = str(tmp_path / "pairs.jsonl"), tmp_path / "out"
+    options = ["--data", pairs, "--source", "de", "--answer", "en", "--silver", pairs, "--out", str(out), "--quiet"]
+    for command in (["translation", "--test", pairs], ["alignment"]):
+        assert run([*command, *options]) == 2
+        assert capsys.readouterr().err.startswith("salience: no pair of silver has an alignment")
+    assert not out.exists()
 
 
 def test_bleu_is_that_of_sacrebleu():

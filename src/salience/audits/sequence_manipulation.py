@@ -12,6 +12,7 @@ from torch import Tensor
 
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.manipulation import WEIGHTS
+from salience.core.files import complete_folder
 from salience.core.rows import lengths
 from salience.core.settings import NotNegative
 from salience.data.copying import REARRANGEMENTS, Rearrangement, rearranged
@@ -81,7 +82,8 @@ def translating(
         tokenizer = subword_tokenizer((text for p in train for text in (p.source, p.answer)), 8000)
         start = Seq2Seq.new(replace(SHAPE, vocabulary=tokenizer.get_vocab_size()), tokenizer, seed=recipe.seed)
         if place is not None:
-            start.save(place)
+            with complete_folder(place) as part:
+                start.save(part)
     return SequenceStudy("translation", train, test, start, recipe, folder)
 
 

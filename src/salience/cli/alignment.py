@@ -56,6 +56,7 @@ def alignment(**options: Any) -> None:
     """
     _check(options)
     from salience.data.pairs import read_pairs
+    from salience.dynamics.alignment import check_aligned
 
     fields: dict[str, Any] = {"limit": options["limit"]}
     train: list[Pair] = []
@@ -67,6 +68,8 @@ def alignment(**options: Any) -> None:
     if options["silver"]:
         silver = read_pairs(options["silver"], "src", "trg", sure="align", **fields)
         aligned["silver"] = [pair.reversed() for pair in silver]
+    for name, pairs in aligned.items():
+        check_aligned(name, pairs)
     _run(train[: QUICK if options["size"] == "quick" else None], aligned, options)
 
 

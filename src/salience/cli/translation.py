@@ -61,6 +61,7 @@ def translation(**options: Any) -> None:
     if options["html"] is not None:
         check_place(options["html"])
     from salience.data.pairs import read_pairs
+    from salience.dynamics.alignment import check_aligned
 
     fields: dict[str, Any] = {"limit": options["limit"]}
     train, test = (read_pairs(options[n], options["source"], options["answer"], **fields) for n in ("data", "unseen"))
@@ -70,6 +71,8 @@ def translation(**options: Any) -> None:
     if options["silver"]:
         pairs = read_pairs(options["silver"], "src", "trg", sure="align", **fields)
         aligned["silver"] = [pair.reversed() for pair in pairs]
+    for name, pairs in aligned.items():
+        check_aligned(name, pairs)
     _run(train, test, aligned, options)
 
 

@@ -46,6 +46,12 @@ class Alignment:
         return 1 - (self.sure + self.possible) / (self.made + self.wanted)
 
 
+def check_aligned(name: str, pairs: Sequence[Pair]) -> None:
+    """Raise if none of the pairs has a word alignment."""
+    if not any(pair.sure for pair in pairs):
+        raise BadInput(f"no pair of {name} has an alignment; name the field that holds them")
+
+
 def by_words(
     matrix: Float[np.ndarray, "t s"], pair: Pair, answer: Sequence[Span], source: Sequence[Span]
 ) -> Float[np.ndarray, "v w"]:

@@ -13,7 +13,7 @@ from salience.core.prompts import Prompt
 from salience.core.stats import LEVEL, MINIMUM, Estimate
 from salience.core.text import Encoded
 from salience.data.pairs import Pair
-from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
+from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, unknown_words
 from salience.errors import BadInput, UnsupportedModel
 from salience.models.huggingface.answering import Answer
 from salience.models.huggingface.encoder_decoder import DECODER, EncoderDecoder
@@ -81,8 +81,7 @@ def head_alignment(
 def _aligned(
     model: EncoderDecoder, name: str, pairs: Sequence[Pair], words: set[str], seed: int, report: Report | None
 ) -> AlignedHeads:
-    if not any(pair.sure for pair in pairs):
-        raise BadInput(f"no pair of {name} has an alignment; name the field that holds them")
+    check_aligned(name, pairs)
     short = [pair for pair in pairs if _fits(model, pair)]
     if not short:
         raise BadInput(f"all pairs of {name} are longer than the {model.window} tokens that {model.name} can read")

@@ -165,11 +165,15 @@ def _read(file: Path, training: str | None) -> tuple[dict[str, Any], pa.Table]:
     """The metadata and the rows of a follow file; with a digest, only of that training."""
     try:
         table = pq.read_table(file)
-        facts: dict[str, Any] = json.loads((table.schema.metadata or {})[KEY])
+        facts: dict[str, Any] = dict(json.loads((table.schema.metadata or {})[KEY]))
+        if missing := {"training", "labels", "steps", "texts"} - facts.keys() | set(SCHEMA.names) - set(
+            table.schema.names
+        ):
+            raise ValueError(f"it has no {min(missing)}")
     except FileNotFoundError as error:
         raise BadInput(f"there is no file {file}; it is written by salience.follow") from error
-    except (pa.ArrowInvalid, KeyError, ValueError, OSError) as error:
-        raise BadInput(f"{file} is not a follow file, or is damaged: {error}") from error
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError, OSError) as error:
+        raise BadInput(f"{file} is not a follow file, or is damaged: {error}; delete it to train again") from error
     if training is not None and facts["training"] != training:
         raise BadInput(
             f"{file} follows another model, or a training with other texts or another recipe; choose another folder, "

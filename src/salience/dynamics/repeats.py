@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from salience.core.files import complete, locked
+from salience.core.files import complete, locked, read_object
 from salience.errors import BadInput
 
 Job = Callable[[], Mapping[str, Any]]
@@ -43,7 +43,7 @@ class Repeats:
         if path is None or not path.exists():
             return None
         try:
-            return json.loads(path.read_text("utf-8"))
+            return read_object(path)
         except ValueError as error:
             raise BadInput(f"{path} is damaged: {error}; delete it to run it again") from error
 
@@ -85,7 +85,10 @@ def study(folder: Path | None, settings: Mapping[str, Any]) -> Generator[None]:
     with locked(folder, MARK):
         wanted = json.loads(json.dumps(settings))
         path = folder / MARK
-        known = json.loads(path.read_text("utf-8")) if path.exists() else wanted
+        try:
+            known = read_object(path) if path.exists() else wanted
+        except ValueError as error:
+            raise BadInput(f"{path} is damaged: {error}. Delete the folder to start over.") from error
         if known != wanted:
             other = ", ".join(f"{k}={known.get(k)!r}" for k in wanted if known.get(k) != wanted[k])
             raise BadInput(f"{folder} holds results with {other}; use the same settings or another folder")

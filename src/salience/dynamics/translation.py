@@ -12,7 +12,7 @@ from salience.core.stats import Estimate, estimate
 from salience.core.text import Span, spans
 from salience.data.pairs import Pair
 from salience.dynamics.agreement import agreement, chance
-from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
+from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, unknown_words
 from salience.dynamics.dictionary import CoOccurrence, Proxy, TokenPair, fit_proxy
 from salience.errors import BadInput
 from salience.generation.answers import answers, spelled
@@ -106,9 +106,9 @@ def _content(pair: EncodedPair) -> tuple[int, ...]:
 
 
 def scores_of(
-    model: Seq2Seq, pair: EncodedPair, known: Dictionary, uniform: Seq2Seq | None = None, *, seed: int = 0
+    model: Seq2Seq, pair: EncodedPair, known: Dictionary, uniform: Seq2Seq | None = None, *, number: int = 0
 ) -> dict[str, Float[np.ndarray, "t s"]]:
-    """All scores of one pair, the answer given."""
+    """All scores of one pair, the answer given. The random ones of every ``number`` are drawn anew."""
     step = _forced(model, pair)
     t, s = len(pair.answer), len(pair.source) - 1
     theirs = pair.answer.ids, _content(pair)
@@ -126,7 +126,7 @@ def scores_of(
     scores["proxy"] = known.proxy.association(*theirs)
     distance = np.abs(np.arange(t)[:, None] / max(1, t - 1) - np.arange(s)[None] / max(1, s - 1))
     scores["diagonal"] = -distance
-    scores["random"] = np.random.default_rng([seed, t, s]).random((t, s))
+    scores["random"] = np.random.default_rng(number).random((t, s))
     return scores
 
 
@@ -168,11 +168,10 @@ def aligned(
     step: Callable[[], None] = lambda: None,
 ) -> Aligned:
     """Alignment error rates of all scores, with the answers given."""
-    if not any(pair.sure for pair in pairs):
-        raise BadInput(f"no pair of {name} has an alignment; name the field that holds them")
+    check_aligned(name, pairs)
     totals: dict[str, Alignment] = {}
-    for pair, encoded in zip(pairs, encode_pairs(model, pairs), strict=True):
-        for kind, matrix in scores_of(model, encoded, known, uniform).items():
+    for number, (pair, encoded) in enumerate(zip(pairs, encode_pairs(model, pairs), strict=True)):
+        for kind, matrix in scores_of(model, encoded, known, uniform, number=number).items():
             made = links(by_words(matrix, pair, encoded.answer.offsets, _offsets(encoded)))
             totals[kind] = totals.get(kind, Alignment()) + Alignment.of(made, pair)
         step()

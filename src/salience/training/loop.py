@@ -12,11 +12,12 @@ from time import monotonic
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from salience.core.executor import Executor
-from salience.core.files import complete_folder
+from salience.core.files import complete_folder, read_object
 from salience.core.rows import lengths
 from salience.core.shares import count_of
 from salience.core.text import Encoded
@@ -463,17 +464,15 @@ class State:
         if not (checkpoints := _checkpoints(folder)):
             return
         newest = checkpoints[-1]
-        facts = json.loads((newest / "state.json").read_text("utf-8"))
+        facts, stored, slots = _read_checkpoint(newest)
         if facts["digest"] != self.digest:
             raise BadInput(
                 f"{folder} holds a checkpoint of another model, or with other examples, recipe or objective. Use "
                 "another folder, or delete this one to start over."
             )
         with torch.no_grad():
-            stored = load_file(newest / "model.safetensors")
             for name, values in _tensors(self.module).items():
                 values.copy_(stored[name])
-        slots = load_file(newest / "state.safetensors")
         state: dict[int, dict[str, Tensor]] = {}
         for name, values in slots.items():
             number, _, slot = name.partition(".")
@@ -502,6 +501,15 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-*")) if folder.is_dir() else []
+
+
+def _read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    """The facts, the weights and the state of the optimiser."""
+    try:
+        weights, slots = (load_file(folder / f"{name}.safetensors") for name in ("model", "state"))
+        return read_object(folder / "state.json"), weights, slots
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadModel(f"the checkpoint {folder} is damaged: {error}. Delete it to train from the start.") from error
 
 
 def _by_step(stored: Mapping[str, Any]) -> dict[int, Any]:

@@ -143,7 +143,7 @@ def _loaded(place: Path, start: Model) -> Model:
     try:
         return load(place, device=str(weight.device), dtype=str(weight.dtype).removeprefix("torch."))
     except SalienceError as error:
-        raise BadModel(f"the twin in {place} is damaged: {error} Delete that folder to train it again.") from error
+        raise BadModel(f"the twin in {place} is damaged: {error}. Delete that folder to train it again.") from error
 
 
 # ------------------------------------------------------------------------------------------------------ on other texts

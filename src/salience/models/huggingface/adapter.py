@@ -279,11 +279,20 @@ class HuggingFace:
         weights = self._weights(watch, output)
         if states and len(states) != self.layers + 1:
             raise UnsupportedModel(f"{self.name}: only {len(states) - 1} of {self.layers} layers can be read")
-        kept = tuple(states if hidden else ())
+        numbers, relevance = self._read(output.logits, batch), self._relevance(output.logits, batch)
+        return Output(numbers, e, tuple(states if hidden else ()), weights, relevance=relevance)
+
+    def _read(self, logits: Tensor, batch: Batch) -> Float[Tensor, "b c"]:
+        """The logits, or the explained numbers of the answer."""
         if self.answer is None:
-            return Output(self.network.logits(output.logits, batch), e, kept, weights)
-        logits = self.network.last_logits(output.logits, batch, self.tail)
-        return Output(self.answer(logits), e, kept, weights, relevance=self.answer.relevance(logits))
+            return self.network.logits(logits, batch)
+        return self.answer(self.network.last_logits(logits, batch, self.tail))
+
+    def _relevance(self, logits: Tensor, batch: Batch) -> Float[Tensor, "b c"] | None:
+        """With what relevance propagation starts, where the numbers of an answer are explained."""
+        if self.answer is None:
+            return None
+        return self.answer.relevance(self.network.last_logits(logits, batch, self.tail))
 
     def answering(self, answer: Answer) -> "HuggingFace":
         """Return the model as one that gives this answer, whose tokens are its labels."""

@@ -47,7 +47,8 @@ def fragment(summary: Summary, top: int = TOP) -> str:
 
 
 def _body(summary: Summary, top: int) -> str:
-    shown = [listed(facts(summary))]
+    first, *rest = facts(summary)
+    shown = [listed([first, " ".join(rest)])]
     for method, name, words in _tables(summary, top):
         shown.append(f"<h2>{escape(_title(summary, method, name))}</h2>")
         cells = [_cells(summary, word) for word in words]
@@ -60,7 +61,7 @@ def facts(summary: Summary) -> list[str]:
     texts = sum(summary.texts.values())
     return [
         f"{texts:,} texts of {visible(summary.run, keep='')}, model {visible(summary.model, keep='')}",
-        f"share of the absolute scores of a text; words of at least {summary.least} texts whose "
+        f"share of the absolute scores of a text; words of at least {summary.least} texts whose",
         "interval lies above 0, ranked by its lower end (each word by itself)",
     ]
 

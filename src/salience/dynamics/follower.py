@@ -81,9 +81,7 @@ def follow(
 
     >>> follow(examples, ["a fine film ."], out="dynamics").order.relevance_first       # doctest: +SKIP
     """
-    for what, number, least in (("sentences", sentences, 1), ("checkpoints", checkpoints, 2), ("seed", seed, 0)):
-        if number < least:
-            raise BadInput(f"{what}={number} must be at least {least}")
+    _check(sentences, checkpoints, seed)
     check_device(device)
     train, held_out = _divided(examples_of(data), test)
     asked = examples_of(texts) if texts else []
@@ -105,23 +103,24 @@ def follow(
         facts = {
             "texts": fingerprint(list(train), [*asked, *chosen]),
             "training": fingerprint(recipe, checkpoints, seed),
+            "shape": repr(classifiers.start.config),
         }
-        claim(folder / "dynamics.json", facts | {"shape": repr(classifiers.start.config)}, what="another training")
+        claim(folder / "dynamics.json", facts, what="another training")
         if not classifiers.has(NAME):
             callbacks.estimated(seconds_per_training(classifiers.start, train, recipe))
         _, followed = classifiers(NAME, seed=seed)
         words = classifiers.word_weights()
     held = replace(followed, texts=followed.texts[len(asked) :])
-    return Dynamics(
-        name,
-        len(train),
-        followed,
-        len(asked),
-        share([text.correct[-1] for text in held.texts]),
-        order(held, lambda text: weigh(words, text), seed=seed),
-        words,
-        {"seed": seed, "recipe": recipe, "shape": classifiers.start.config},
-    )
+    accuracy = share([text.correct[-1] for text in held.texts])
+    first = order(held, lambda text: weigh(words, text), seed=seed)
+    settings = {"seed": seed, "recipe": recipe, "shape": classifiers.start.config}
+    return Dynamics(name, len(train), followed, len(asked), accuracy, first, words, settings)
+
+
+def _check(sentences: int, checkpoints: int, seed: int) -> None:
+    for what, number, least in (("sentences", sentences, 1), ("checkpoints", checkpoints, 2), ("seed", seed, 0)):
+        if number < least:
+            raise BadInput(f"{what}={number} must be at least {least}")
 
 
 def weigh(words: WordWeights, text: FollowedText) -> Any:

@@ -281,5 +281,8 @@ def test_numbers_are_comparable_at_full_size_only(tmp_path: Path):
     assert {row.mark for row in few.rows if row.published is not None} == {"comparable"}
     assert few.rows[0].ours.n == 7 < len(TEST) == full.rows[0].ours.n
     assert few.settings["train"] is None
+    short = debate.run(replace(paper, embedding=4), data, tmp_path / "short", size="full", epochs=1)
+    assert {row.mark for row in short.rows if row.published is not None} == {"direction only"}
+    assert short.settings["recipe"]["epochs"] == short.settings["epochs"] == 1  # what was done, not the default
     with pytest.raises(BadInput, match=r"holds other results \(changed: size"):
         debate.run(replace(paper, embedding=4), data, tmp_path / "full", size="quick")

@@ -345,6 +345,8 @@ def run(
     comparable with those of the full size only; fewer test texts widen the intervals and change nothing else.
     """
     folder, chosen = Path(out), paper.sizes[size].limited(limit, _fewer(limit, tested))
+    if epochs:
+        chosen = replace(chosen, recipe=replace(chosen.recipe, epochs=epochs))
     whole = size == "full" and not limit and not epochs and (vectors is not None or not paper.pretrained)
     rows: list[Row] = []
     directions: list[Direction] = []

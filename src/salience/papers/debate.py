@@ -345,8 +345,8 @@ def run(
     comparable with those of the full size only; fewer test texts widen the intervals and change nothing else.
     """
     folder, chosen = Path(out), paper.sizes[size].limited(limit, _fewer(limit, tested))
-    if epochs:
-        chosen = replace(chosen, recipe=replace(chosen.recipe, epochs=epochs))
+    shorter = {"epochs": epochs} if epochs else {}
+    chosen = replace(chosen, recipe=replace(chosen.recipe, **shorter))
     whole = size == "full" and not limit and not epochs and (vectors is not None or not paper.pretrained)
     rows: list[Row] = []
     directions: list[Direction] = []
@@ -355,7 +355,7 @@ def run(
         for name, data in sets.items():
             known = ALIASES.get(name, name)
             changes = dict(paper.recipes.get(known, {})) if size == "full" else {}
-            recipe = replace(chosen.recipe, **changes | ({"epochs": epochs} if epochs else {}))
+            recipe = replace(chosen.recipe, **changes | shorter)
             experiment = _experiment(
                 paper, data, folder / name, replace(chosen, recipe=recipe), vectors, encoder, device, callbacks
             )

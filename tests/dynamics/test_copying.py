@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from salience.core.stats import share_interval
 from salience.data.copying import Sequences
 from salience.dynamics.copying import Copying, CopyPoint, CopyRecipe, CopyRun, copier, copy_curve, copying
 from salience.dynamics.heads import CheckedHead, HeadDraw, Heads, heads, with_heads
+from salience.dynamics.repeats import here
 from salience.errors import BadInput, NotLearnt
 from salience.views.copying import copying_page, copying_table, heads_page, heads_table
 
@@ -88,8 +90,13 @@ def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(tmp_path: 
         CopyRecipe(steps=0)
 
 
-@pytest.mark.parametrize("damage", ["[]", "{", "null"])
-@pytest.mark.parametrize("name", ["iid-000.json", "settings.json"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *((name, damage) for name in ("iid-000.json", "settings.json") for damage in ("[]", "{", "null")),
+        *(("iid-000.json", damage) for damage in ("{}", '{"curve": [{"steps": 1}]}', '{"curve": 3}')),
+    ],
+)
 def test_damaged_files_are_named_with_the_remedy(tmp_path: Path, name: str, damage: str):
     copying(["iid"], seeds=[0], recipe=TINY, folder=tmp_path / "c")
     (tmp_path / "c" / name).write_text(damage)
@@ -154,6 +161,16 @@ def test_models_are_drawn_from_checked_heads(monkeypatch: pytest.MonkeyPatch, tm
     assert all(len(draw.heads) == 8 and not set(draw.heads) & set(verdicts) for draw in result.of("random"))
     assert [len(result.of(group)) for group in ("bad", "rescued", "random")] == [3, 3, 3]
     assert heads(recipe=TINY, folder=tmp_path / "h") == result
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_the_number_of_workers_does_not_change_which_heads_are_drawn(monkeypatch: pytest.MonkeyPatch, workers: int):
+    def check(head: int, _: CopyRecipe) -> dict[str, Any]:
+        return {"head": head, "verdict": "good" if head % 9 == 4 else "bad", "accuracies": [0.5]}
+
+    monkeypatch.setattr("salience.dynamics.heads._check", check)
+    monkeypatch.setattr("salience.dynamics.repeats.pool", lambda jobs, _: here(jobs))
+    assert heads(recipe=TINY, workers=workers) == heads(recipe=TINY)
 
 
 def test_the_table_of_heads():

@@ -136,9 +136,9 @@ def copying(
     jobs = {f"{kind}-{seed:03d}": partial(_job, kind, seed, recipe) for seed in seeds for kind in dict.fromkeys(kinds)}
     runs: list[CopyRun] = []
     with study(place, asdict(recipe)):
-        for _, stored in Repeats(place, workers).run(jobs):
-            runs.append(CopyRun.of(stored))
-            report(runs[-1])
+        for run in Repeats(place, workers).run(jobs, CopyRun.of):
+            runs.append(run)
+            report(run)
     return Copying(recipe, tuple(sorted(runs, key=lambda run: (COPY_KINDS.index(run.kind), run.seed))))
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, Literal, get_args
@@ -52,6 +51,10 @@ class CheckedHead:
     verdict: Verdict
     accuracies: tuple[float, ...]
 
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> "CheckedHead":
+        return cls(stored["head"], stored["verdict"], tuple(stored["accuracies"]))
+
 
 @dataclass(frozen=True, slots=True)
 class HeadDraw:
@@ -65,6 +68,11 @@ class HeadDraw:
     @property
     def learnt(self) -> bool:
         return self.curve[-1].accuracy >= LEARNT
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> "HeadDraw":
+        points = tuple(CopyPoint(**point) for point in stored["curve"])
+        return cls(stored["group"], stored["draw"], tuple(stored["heads"]), points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +118,9 @@ def heads(
             for group in GROUPS
         }
         draws: list[HeadDraw] = []
-        for _, stored in repeats.run(jobs):
-            draws.append(_draw(stored))
-            report(draws[-1])
+        for draw in repeats.run(jobs, HeadDraw.of):
+            draws.append(draw)
+            report(draw)
     return Heads(recipe, tuple(checked), tuple(sorted(draws, key=lambda d: (GROUPS.index(d.group), d.draw))))
 
 
@@ -121,17 +129,22 @@ def _search(
 ) -> list[CheckedHead]:
     """Check initialisations until there are enough of both kinds; as many at a time as there are workers."""
     checked: list[CheckedHead] = []
-    for start in count(0, repeats.workers):
-        bad, good = (sum(one.verdict == verdict for one in checked) for verdict in ("bad", "good"))
-        if bad >= wanted.bad and good >= wanted.good:
-            break
-        if start >= MOST:
-            raise NotLearnt(f"of {start} initialisations of a head, {bad} are bad and {good} good: too few")
+    for start in range(0, MOST, repeats.workers):
         jobs = {f"head-{head:03d}": partial(_check, head, recipe) for head in range(start, start + repeats.workers)}
-        for _, stored in repeats.run(jobs):
-            checked.append(CheckedHead(stored["head"], stored["verdict"], tuple(stored["accuracies"])))
-            report(checked[-1])
-    return sorted(checked, key=lambda one: one.head)
+        for one in repeats.run(jobs, CheckedHead.of):
+            checked.append(one)
+            report(one)
+        checked.sort(key=lambda one: one.head)
+        # The shortest list that is enough, so that the models are the same for any number of workers.
+        for n in range(start + 1, len(checked) + 1):
+            if _count(checked[:n], "bad") >= wanted.bad and _count(checked[:n], "good") >= wanted.good:
+                return checked[:n]
+    bad, good = _count(checked, "bad"), _count(checked, "good")
+    raise NotLearnt(f"of {len(checked)} initialisations of a head, {bad} are bad and {good} good: too few")
+
+
+def _count(checked: Sequence[CheckedHead], verdict: Verdict) -> int:
+    return sum(one.verdict == verdict for one in checked)
 
 
 def _check(head: int, recipe: CopyRecipe) -> dict[str, Any]:
@@ -158,11 +171,6 @@ def _drawn(group: Group, draw: int, pools: Mapping[str, Sequence[int]]) -> tuple
 
 def _train(group: Group, draw: int, chosen: tuple[int, ...], recipe: CopyRecipe) -> dict[str, Any]:
     return asdict(HeadDraw(group, draw, chosen, _curve(chosen, draw, recipe)))
-
-
-def _draw(stored: Mapping[str, Any]) -> HeadDraw:
-    points = tuple(CopyPoint(**point) for point in stored["curve"])
-    return HeadDraw(stored["group"], stored["draw"], tuple(stored["heads"]), points)
 
 
 def _curve(chosen: Sequence[int], seed: int, recipe: CopyRecipe) -> tuple[CopyPoint, ...]:

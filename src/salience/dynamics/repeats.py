@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from salience.errors import BadInput
 
 Job = Callable[[], Mapping[str, Any]]
 """Returns what is stored as JSON. It is sent to another process, so it must be possible to pickle it."""
+
+Result = TypeVar("Result")
 
 MARK = "settings.json"
 
@@ -27,30 +29,33 @@ class Repeats:
     folder: Path | None = None
     workers: int = 1
 
-    def run(self, jobs: Mapping[str, Job]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the result of each job with its name: first the finished ones, then the others as they finish."""
+    def run(self, jobs: Mapping[str, Job], read: Callable[[Mapping[str, Any]], Result]) -> Iterator[Result]:
+        """Yield what ``read`` makes of each result: first of the finished ones, then of the others as they finish."""
         missing = dict(jobs)
         for name in jobs:
-            if (stored := self._stored(name)) is not None:
+            if (path := self._path(name)) is not None and path.exists():
                 del missing[name]
-                yield name, stored
+                yield _stored(path, read)
         for name, result in here(missing) if min(self.workers, len(missing)) < 2 else pool(missing, self.workers):
             self._store(name, result)
-            yield name, dict(result)
+            yield read(result)
 
-    def _stored(self, name: str) -> dict[str, Any] | None:
-        path = None if self.folder is None else self.folder / f"{name}.json"
-        if path is None or not path.exists():
-            return None
-        try:
-            return read_object(path)
-        except ValueError as error:
-            raise BadInput(f"{path} is damaged: {error}; delete it to run it again") from error
+    def _path(self, name: str) -> Path | None:
+        return None if self.folder is None else self.folder / f"{name}.json"
 
     def _store(self, name: str, result: Mapping[str, Any]) -> None:
-        if self.folder is not None:
-            with complete(self.folder / f"{name}.json") as file:
+        if (path := self._path(name)) is not None:
+            with complete(path) as file:
                 file.write((json.dumps(result) + "\n").encode())
+
+
+def _stored(path: Path, read: Callable[[Mapping[str, Any]], Result]) -> Result:
+    try:
+        return read(read_object(path))
+    except KeyError as error:
+        raise BadInput(f"{path} is damaged: {error} is missing; delete it to run it again") from error
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{path} is damaged: {error}; delete it to run it again") from error
 
 
 def cores() -> int:

@@ -118,11 +118,16 @@ def _remarks(e: "AnswerExplanation") -> "Iterator[RenderableType]":
 
     if any(word.probability is not None for word in answer_words(e)):
         yield indented("answer: bold where the model was sure (90 % or more), faint below 10 %")
+    yield from map(indented, _below(e))
+
+
+def _below(e: "AnswerExplanation") -> Iterator[str]:
+    """What every view says below its colours: the scores of tokens that are not ranked, and the notes of the method."""
     if abs(e.template) > 0:
-        yield indented(f"template and special tokens: {score_text(e, e.template)}")
+        yield f"template and special tokens: {score_text(e, e.template)}"
     if abs(e.outside) > 0:
-        yield indented(f"tokens of the prompt outside of these segments: {score_text(e, e.outside)}")
-    yield from map(indented, notes(prompt_sheet(e)))
+        yield f"tokens of the prompt outside of these segments: {score_text(e, e.outside)}"
+    yield from notes(prompt_sheet(e))
 
 
 def _segments(e: "AnswerExplanation", paint: "Paint", width: int) -> "list[RenderableType]":
@@ -473,8 +478,8 @@ def _legend(e: "AnswerExplanation") -> str:
     ends = ("against the answer", "for the answer") if e.signed else ("little", "much; these scores have no sign")
     steps = [-1, -0.66, -0.33, 0, 0.33, 0.66, 1] if e.signed else [0, 0.33, 0.66, 1]
     boxes = "".join(f'<i class="{side(s, e.signed)}" style="--s:{abs(s)}"></i>' if s else "<i></i>" for s in steps)
-    notes_of = "".join(f'<p class="quiet">{text_of(line)}</p>' for line in notes(prompt_sheet(e)))
-    return f'<p class="legend quiet">{ends[0]} <span>{boxes}</span> {ends[1]}</p>{notes_of}'
+    below = "".join(f'<p class="quiet">{text_of(line)}</p>' for line in _below(e))
+    return f'<p class="legend quiet">{ends[0]} <span>{boxes}</span> {ends[1]}</p>{below}'
 
 
 def _help(e: "AnswerExplanation") -> str:

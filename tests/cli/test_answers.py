@@ -188,6 +188,19 @@ def test_a_chat_by_turn_and_a_question_by_document(explain: Explain, chatting: s
     assert "segments by document" in html
 
 
+def test_all_views_report_the_scores_of_tokens_that_are_not_ranked(explain: Explain, chatting: str, tmp_path: Path):
+    chat, page = tmp_path / "chat.json", tmp_path / "why.html"
+    chat.write_text('[{"role": "user", "content": "a fine film"}]', "utf-8")
+    call = ("--chat", str(chat), "--generate", "2", "--segments", "fine", "--method", "gradient")
+    facts = json.loads(explain(*call, "--json", model=chatting)[1])
+    assert facts["template"] > 0 < facts["outside"]
+    shown = explain(*call, model=chatting)[1]
+    assert explain(*call, "--html", str(page), model=chatting)[0] == 0
+    for view in (shown, page.read_text("utf-8")):
+        assert f"template and special tokens: {facts['template']:.3g}" in view
+        assert f"tokens of the prompt outside of these segments: {facts['outside']:.3g}" in view
+
+
 # ------------------------------------------------------------------------------------------------------ data sets
 
 

@@ -14,10 +14,11 @@ from salience.dynamics.agreement import Agreement
 from salience.dynamics.comparison import Row
 from salience.dynamics.copying import CopyRecipe
 from salience.errors import BadInput
-from salience.papers import output_relevance
+from salience.papers import output_relevance, relevance_claims
 from salience.papers.debate import Check, Data
-from salience.papers.output_relevance import CLAIMS, SIZES, Answer, run
+from salience.papers.output_relevance import SIZES, run
 from salience.papers.output_relevance_report import UNTESTED, claims, page, to_json
+from salience.papers.relevance_claims import CLAIMS, Answer
 
 DATA = Data(planted(96, labels=3), planted(24, labels=3, seed=1))
 
@@ -82,16 +83,16 @@ def agreed(mean: float, low: float, high: float, chance: float) -> object:
     ("bounds", "holds"), [((0.3, 0.25, 0.4), True), ((0.16, 0.1, 0.22), None), ((0.1, 0.07, 0.13), False)]
 )
 def test_an_agreement_counts_if_it_is_three_times_chance(bounds: tuple[float, float, float], holds: bool | None):
-    assert output_relevance._agrees(agreed(*bounds, chance=0.05), "a, r′").holds is holds  # type: ignore
+    assert relevance_claims._agrees(agreed(*bounds, chance=0.05), "a, r′").holds is holds  # type: ignore
 
 
 def test_a_claim_is_reproduced_if_all_its_checks_hold():
     yes, no, unclear = (Check(holds, "x") for holds in (True, False, None))
     verdicts = [
-        output_relevance._answer(1, "d", checks).verdict for checks in ([yes, yes], [yes, unclear], [unclear, no])
+        relevance_claims.answer(1, "d", checks).verdict for checks in ([yes, yes], [yes, unclear], [unclear, no])
     ]
     assert verdicts == ["reproduced", "undecided", "not reproduced"]
-    assert output_relevance._answer(1, "d", [yes, no]) == Answer(1, "d", "not reproduced", "x; x")
+    assert relevance_claims.answer(1, "d", [yes, no]) == Answer(1, "d", "not reproduced", "x; x")
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

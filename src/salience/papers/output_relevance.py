@@ -4,10 +4,9 @@ Papers: Snell et al. 2020 (slides and preprint); Snell et al. 2021, arXiv:2103.0
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import isnan
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from scipy.stats import fisher_exact
 
@@ -25,7 +24,19 @@ from salience.dynamics.comparison import Comparison, compare
 from salience.dynamics.copying import SEEDS, CopyRecipe, CopyRun, copying
 from salience.dynamics.recovery import recovery
 from salience.dynamics.separation import Order
-from salience.papers.debate import Check, Data, below, keeps_accuracy
+from salience.papers.debate import Data
+from salience.papers.relevance_claims import (
+    NOTES,
+    Answer,
+    Line,
+    Reproduction,
+    Section,
+    Verdict,
+    answer,
+    answers_of,
+    lines_of,
+    often,
+)
 from salience.training.loop import Recipe, TrainingProgress
 from salience.training.twins import Twins
 from salience.views.copying import kind_name
@@ -33,82 +44,6 @@ from salience.views.copying import kind_name
 NAME = "output_relevance"
 TITLE = "Understanding Attention Training via Output Relevance"
 SOURCE = "Snell et al. 2020 (slides); Snell et al. 2021, arXiv:2103.07601"
-
-CLAIMS = (
-    "attention correlates with influence under standard training",
-    "uniform attention keeps accuracy",
-    "deceptive attention keeps accuracy and anti-correlates with influence",
-    "relevance and attention start uniform",
-    "relevance separates keywords first",
-    "r′ of uniform training correlates with standard attention",
-    "r′ of uniform training correlates with influence",
-    "co-occurrence recovers the dictionary",
-    "without co-occurrence, attention fails to learn",
-)
-"""What the slides say, in their order."""
-
-Verdict = Literal["reproduced", "not reproduced", "undecided", "not comparable"]
-"""Undecided: an interval does not tell. Not comparable: what was measured here is not what the slides speak of."""
-TIMES = 3.0
-"""An agreement counts if it is at least so many times chance."""
-NEARLY_UNIFORM, SMALL = 0.98, 0.2
-"""Attention starts uniform if its entropy is at least this share of the highest; relevance if it varies over tokens by
-at most this share of what it does at the end."""
-
-
-# ------------------------------------------------------------------------------------------------------ results
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One number of a table, on one data set."""
-
-    data: str
-    quantity: str
-    ours: Estimate | float
-    beside: Mapping[str, float | Estimate]
-    """What stands beside it, such as chance."""
-    said: str = ""
-    """What the slides say of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Whether a claim, counted from 1, is reproduced on a data set."""
-
-    claim: int
-    data: str
-    verdict: Verdict
-    figures: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the report."""
-
-    title: str
-    lines: tuple[Line, ...]
-    answers: tuple[Answer, ...]
-    notes: tuple[str, ...]
-    orders: Mapping[str, Order] = field(default_factory=dict[str, Order])
-    """Which comes first, relevance or attention, by data set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reproduction:
-    """The claims of the slides, and what was found."""
-
-    sections: tuple[Section, ...]
-    settings: Mapping[str, Any]
-
-    @property
-    def answers(self) -> list[Answer]:
-        return [answer for section in self.sections for answer in section.answers]
-
-    def untested(self) -> list[int]:
-        """The claims that no section tests."""
-        return [n for n in range(1, len(CLAIMS) + 1) if n not in {answer.claim for answer in self.answers}]
-
 
 # ------------------------------------------------------------------------------------------------------ sizes
 
@@ -160,8 +95,8 @@ def classification(setting: Setting) -> Section:
     orders: dict[str, Order] = {}
     for name, data in setting.sets.items():
         result, deceived = _trained(setting, name, data)
-        lines += _lines(name, result)
-        answers += _answers(name, result, deceived)
+        lines += lines_of(name, result)
+        answers += answers_of(name, result, deceived)
         orders[name] = result.order
     return Section("Text classification", tuple(lines), tuple(answers), NOTES, orders)
 
@@ -201,124 +136,6 @@ def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Findi
     return result, run_test(study, deceptive_twin, {}, folder / "deceptive", shown)
 
 
-def _lines(name: str, result: Comparison) -> list[Line]:
-    rows = [
-        Line(
-            name,
-            f"A({row.final.of})",
-            row.final.agreement,
-            {"chance": row.final.chance.mean, "τ": row.final.tau, "peak": row.peak, "ξ": row.xi},
-            SAID.get(row.final.of, ""),
-        )
-        for row in result.rows
-    ]
-    accuracies = [Line(name, f"accuracy, {who}", e, {}) for who, e in result.accuracies.items()]
-    course = result.order
-    steps = [
-        Line(name, f"{which} half-way by {by}", half, {})
-        for which, one in (("r", course.relevance), ("a", course.attention))
-        for by, half in (("ranks", one.half), ("size", one.half_size))
-    ]
-    return [*rows, *accuracies, *steps]
-
-
-SAID = {
-    "a, Δ": "strongly correlates",
-    "a, r′": "correlates",
-    "Δ, r′": "correlates",
-}
-"""What the slides say of an agreement. They give no numbers."""
-
-
-def _answers(name: str, result: Comparison, deceived: Finding) -> list[Answer]:
-    correct = {who: Measure.of("accuracy", marks, "share") for who, marks in result.correct.items()}
-    tau, own = deceived.measures[:2]
-    accuracies = [deceived.measure(f"accuracy, {who}") for who in ("twin", "model")]
-    return [
-        _answer(1, name, [_agrees(result, "a, Δ"), _positive("τ(a, Δ)", result.row("a, Δ").final.tau)]),
-        _answer(2, name, [keeps_accuracy("uniform attention", correct["uniform"], correct["standard"])]),
-        _answer(
-            3,
-            name,
-            [
-                keeps_accuracy("the deceptive twin", *accuracies),
-                replace(below(tau, 0.0), figures=f"{tau.name} {tau.estimate}, of the model {own.estimate}"),
-            ],
-        ),
-        _answer(4, name, [_uniform(result), _small(result)]),
-        _answer(5, name, [_first(result)]),
-        _answer(6, name, [_agrees(result, "a, r′")]),
-        _answer(7, name, [_agrees(result, "Δ, r′")]),
-    ]
-
-
-def _answer(number: int, data: str, checks: Sequence[Check]) -> Answer:
-    """A claim is reproduced if all its checks hold, and not if one fails."""
-    results = {check.holds for check in checks}
-    verdict: Verdict = "not reproduced" if False in results else "undecided" if None in results else "reproduced"
-    return Answer(number, data, verdict, "; ".join(check.figures for check in checks))
-
-
-def _agrees(result: Comparison, of: str) -> Check:
-    """The agreement is above chance, and at least three times as high."""
-    row = result.row(of).final
-    figures = f"A({of}) = {row.agreement}, {row.times:.1f} × chance ({row.chance.mean:.3f})"
-    if row.agreement.low >= TIMES * row.chance.mean:
-        return Check(True, figures)
-    return Check(False if row.agreement.high < TIMES * row.chance.mean else None, figures)
-
-
-def _positive(what: str, e: Estimate) -> Check:
-    return Check(True if e.low > 0 else False if e.high < 0 else None, f"{what} = {e}")
-
-
-def _uniform(result: Comparison) -> Check:
-    e = result.first_entropy
-    holds = True if e.low >= NEARLY_UNIFORM else False if e.high < NEARLY_UNIFORM else None
-    return Check(holds, f"entropy of attention, as a share of that of uniform attention {e}")
-
-
-def _small(result: Comparison) -> Check:
-    e = result.first_spread
-    holds = True if e.high <= SMALL else False if e.low > SMALL else None
-    return Check(holds, f"spread of relevance over tokens, as a share of that at the end {e}")
-
-
-def _first(result: Comparison) -> Check:
-    order = result.order
-    figures = (
-        f"lag of attention in steps: {_steps(order.lag)} by ranks, {_steps(order.lag_size)} by size; relevance is "
-        f"above chance {_since(order.relevance.first)}, attention {_since(order.attention.first)}"
-    )
-    return Check(order.relevance_first, figures)
-
-
-def _since(step: int | None) -> str:
-    return "at no step" if step is None else f"from step {step}"
-
-
-def _steps(e: Estimate) -> str:
-    if isnan(e.low):
-        return "undetermined" if isnan(e.mean) else f"{e.mean:.0f}"
-    return f"{e.mean:.0f} [{e.low:.0f}, {e.high:.0f}]"
-
-
-NOTES = (
-    "A(u, v) is the share of texts in which the highest token of u is among the highest 5 % of v; chance is its mean "
-    "over all orders of v. An agreement counts as reproduced if its interval lies above 3 times chance.",
-    "a is attention, Δ influence by leaving one word out, ∇ its gradient form, r′ relevance under uniform attention. "
-    "embedding and counts are the co-occurrence proxies: a mean of embeddings, and a logistic regression on counts. r "
-    "and a are half-way at the step at which they separate keywords half as well as at the end.",
-    "peak is the highest agreement over the recorded steps of the second training, which the slides' code reports; "
-    "it is chosen on the same texts, so it is too high. ξ is the accuracy of other seeds when their attention agrees "
-    "with a as much.",
-    "The slides give no numbers for these agreements, and none are printed as theirs.",
-    "The authors train for 4000 steps of Adam at a constant rate; here the rate falls linearly to 0, for fewer steps. "
-    "Texts have no tokens for their beginning and end. Words that occur less than 3 times are unknown.",
-    "Influence is that on the log-probability of the true label. With two labels, it ranks tokens as the logit does.",
-)
-
-
 # ------------------------------------------------------------------------------------------------------ dictionary
 
 
@@ -335,13 +152,11 @@ def looked_up(pairs: AlignedPairs) -> Section:
     result = recovery(pairs.train, pairs.test)
     measures = {name: Measure.of(name, shares, "share") for name, shares in result.found.items()}
     association, chance, place = (measures[name].estimate for name in ("association", "chance", "place"))
-    bound = TIMES * chance.mean
     figures = f"{association} of the words are found, {chance.mean:.3f} by chance, {place.mean:.3f} by their place"
-    often = Check(True if association.low >= bound else False if association.high < bound else None, figures)
     lines = [Line("dictionary", f"words found by {name}", m.estimate, {}) for name, m in measures.items()]
     unknown = Line("dictionary", "aligned words that no training pair holds", result.unknown, {})
-    answer = _answer(8, "dictionary", [often])
-    return Section("Dictionary", (*lines, unknown), (answer,), DICTIONARY_NOTES)
+    tested = answer(8, "dictionary", [often(association, chance.mean, figures)])
+    return Section("Dictionary", (*lines, unknown), (tested,), DICTIONARY_NOTES)
 
 
 DICTIONARY_NOTES = (

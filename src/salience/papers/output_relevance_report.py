@@ -13,7 +13,8 @@ from rich.text import Text
 import salience
 from salience.core.characters import to_json as safe_json
 from salience.core.stats import Estimate
-from salience.papers.output_relevance import CLAIMS, SOURCE, TITLE, Answer, Line, Reproduction, Section
+from salience.papers.output_relevance import SOURCE, TITLE
+from salience.papers.relevance_claims import CLAIMS, Answer, Line, Reproduction, Section
 from salience.views.dynamics import order_chart
 from salience.views.evaluation import plain
 from salience.views.pages import document, listed, settings_table, table

@@ -64,20 +64,21 @@ def test_values_are_those_of_one_pass_per_token_without_a_cache(shape: str):
     assert e.values == pytest.approx(literal_values(lm, *encoded(lm)), abs=1e-6)
 
 
-ONE_BY_ONE = {
-    "gradient": {},
-    "input_x_gradient": {},
-    "lrp": {},
-    "occlusion": {"erase": "zero"},
-    "attention": {},
-}
+ONE_BY_ONE = (
+    ("gradient", {}),
+    ("input_x_gradient", {}),
+    ("lrp", {}),
+    ("occlusion", {"erase": "zero"}),
+    ("occlusion", {"erase": "zero", "unit": "word"}),
+    ("attention", {}),
+)
 """Methods whose scores for a token can be had from its prefix alone, as the next token of a text."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("method", ONE_BY_ONE)
-def test_every_row_is_the_explanation_of_the_next_token_of_its_prefix(shape: str, method: str):
-    lm, own = model(shape), ONE_BY_ONE[method]
+@pytest.mark.parametrize(("method", "own"), ONE_BY_ONE)
+def test_every_row_is_the_explanation_of_the_next_token_of_its_prefix(shape: str, method: str, own: dict):
+    lm = model(shape)
     prompt, answer = encoded(lm)
     e = explain_answer(lm, PROMPT, method, answer=ANSWER, **own)
     for t, token in enumerate(answer.ids):

@@ -11,7 +11,7 @@ import torch
 from salience.core.prompts import Passage, Prompt
 from salience.core.settings import settings_of
 from salience.core.target import Kind
-from salience.core.text import Encoded, Span
+from salience.core.text import Encoded, Span, numbers
 from salience.core.types import Attribution, Model
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import (
@@ -347,6 +347,8 @@ def _explanation(
     text = joined(prompt, answer, None)
     scores = check_finite(result.scores, one, lm).cpu().float().tolist()
     each = len(answer) if request.per == "token" else 0
+    by_word = one.settings.get("unit") == "word"
+    words = numbers(text.text, text.offsets, text.special) if by_word else range(len(text))
     return AnswerExplanation(
         prompt=prompt.text,
         answer=answer.text,
@@ -358,7 +360,7 @@ def _explanation(
         source_offsets=(*prompt.offsets, *_moved(answer.offsets[:-1], len(prompt.text))),
         answer_tokens=answer.tokens,
         answer_offsets=answer.offsets,
-        matrix=tuple(_row(row, len(prompt) + t) for t, row in enumerate(scores[:each])),
+        matrix=tuple(_row(row, len(prompt) + t, words) for t, row in enumerate(scores[:each])),
         total=tuple(scores[-1]),
         gaps={name: tuple(gap[:each].tolist()) for name, gap in result.gaps.items()} if each else {},
         signed=result.signed is not False,
@@ -373,9 +375,18 @@ def _explanation(
     )
 
 
-def _row(scores: Sequence[float], end: int) -> tuple[float | None, ...]:
-    """Scores of one token of the answer; it and what follows it had no part in it."""
-    return (*scores[:end], *[None] * (len(scores) - end))
+def _row(scores: Sequence[float], end: int, words: Sequence[int]) -> tuple[float | None, ...]:
+    """Scores of one token of the answer; it and what follows it had no part in it.
+
+    The score of a word that was erased as a whole is divided equally among its tokens; inside of that word, among those
+    of its tokens that came before.
+    """
+    seen = list(scores[:end])
+    if end < len(scores) and words[end] >= 0 and (begun := [i for i in range(end) if words[i] == words[end]]):
+        later = sum(score for score, word in zip(scores[end:], words[end:], strict=True) if word == words[end])
+        for i in begun:
+            seen[i] += later / len(begun)
+    return (*seen, *[None] * (len(scores) - end))
 
 
 def _contrasted(one: AnswerExplanation, other: AnswerExplanation, against: str) -> AnswerExplanation:

@@ -170,8 +170,8 @@ class Case:
             same = kind == "log_probability"
             view, memory = (self._view, self.batch.memory) if same else (self._explaining(kind), None)
             text = joined(self.prompt, self.answer, by, kept=True)
-            found = scored(view, text, [methods[n].method for n in group], [len(self.answer)], memory)
-            for number, attribution in zip(group, found.attributions, strict=True):
+            result = scored(view, text, [methods[n].method for n in group], [len(self.answer)], memory)
+            for number, attribution in zip(group, result.attributions, strict=True):
                 row = check_finite(attribution.scores, methods[number].method, self.lm)[0]
                 results[number] = self.summed(row.double().cpu().numpy())
         return [results[n] for n in range(len(methods))]

@@ -101,8 +101,8 @@ class AnswerExplanation:
 
     def chosen_segments(self) -> list[Segment] | None:
         """The segments that the explanation was asked for, or None."""
-        found = self._chosen()
-        return None if found is None else self._scored(found)
+        chosen = self._chosen()
+        return None if chosen is None else self._scored(chosen)
 
     @property
     def _read(self) -> tuple[Span, ...]:
@@ -111,21 +111,21 @@ class AnswerExplanation:
 
     def segment_matrix(self) -> list[list[float]]:
         """The scores of the chosen segments for each token of the answer: one row per token."""
-        found, size = self._chosen() or [], self.prompt_tokens
+        chosen, size = self._chosen() or [], self.prompt_tokens
         special = self.special[:size]
-        return [sums(found, self._read, [v or 0.0 for v in row[:size]], special)[0] for row in self.matrix]
+        return [sums(chosen, self._read, [v or 0.0 for v in row[:size]], special)[0] for row in self.matrix]
 
     def _chosen(self) -> list[Part] | None:
         rule = self.rule if self.expression is None else pattern(self.expression)
         return None if rule is None else segments(self.prompt, rule, self.parts, self._read)
 
-    def _scored(self, found: Sequence[Part]) -> list[Segment]:
+    def _scored(self, chosen: Sequence[Part]) -> list[Segment]:
         size = self.prompt_tokens
         special = self.special[:size]
-        scores, _ = sums(found, self._read, self.total[:size], special)
+        scores, _ = sums(chosen, self._read, self.total[:size], special)
         return [
             Segment(part.name, self.prompt[part.start : part.end], part.start, part.end, score)
-            for part, score in zip(found, scores, strict=True)
+            for part, score in zip(chosen, scores, strict=True)
         ]
 
     @property
@@ -136,10 +136,10 @@ class AnswerExplanation:
     @property
     def outside(self) -> float:
         """The scores of the prompt's other tokens in none of the chosen segments, such as blank lines, added up."""
-        found, size = self._chosen(), self.prompt_tokens
-        if found is None:
+        chosen, size = self._chosen(), self.prompt_tokens
+        if chosen is None:
             return 0.0
-        own = zip(owners(found, self._read), self.special[:size], self.total[:size], strict=True)
+        own = zip(owners(chosen, self._read), self.special[:size], self.total[:size], strict=True)
         return float(sum(score for owner, special, score in own if owner is None and not special))
 
     @property

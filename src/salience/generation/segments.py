@@ -61,8 +61,8 @@ def segments(
     ['Dr. No paid 3.5 dollars.', 'Why?']
     """
     if isinstance(by, re.Pattern):
-        found = _cut(text, lambda piece: (m.span() for m in by.finditer(piece)), parts, repr(by.pattern))
-        return _numbered("match", _joined(found, offsets))
+        matches = _cut(text, lambda piece: (m.span() for m in by.finditer(piece)), parts, repr(by.pattern))
+        return _numbered("match", _joined(matches, offsets))
     choose(by, get_args(By), "kind of segment")
     if by in ("turn", "document"):
         return _named(by, parts)
@@ -92,8 +92,8 @@ Rule = Callable[[str], Iterator[Span]]
 
 def _cut(text: str, rule: Rule, parts: Sequence[Part], name: str) -> list[Span]:
     whole = parts or [Part("", 0, len(text))]
-    found = [(part.start + a, part.start + b) for part in whole for a, b in rule(text[part.start : part.end])]
-    kept = [span for a, b in found if (span := _trimmed(text, a, b))]
+    pieces = [(part.start + a, part.start + b) for part in whole for a, b in rule(text[part.start : part.end])]
+    kept = [span for a, b in pieces if (span := _trimmed(text, a, b))]
     if not kept:
         raise BadInput(f"no segment of the prompt is matched by {name}; choose another kind of segment")
     return kept

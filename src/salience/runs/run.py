@@ -140,10 +140,10 @@ class Run:
         if sort is not None and choose(sort, SORTS, "order") == "disagreement" and len(columns or self.methods) < 2:
             raise BadInput(f"disagreement compares methods, and {self.path} has only one; explain the data by several")
         chosen = self._chosen(columns)
-        found = (ExplainedText.of(record, chosen, self._model) for record in self._records(chosen, ids, label))
+        texts = (ExplainedText.of(record, chosen, self._model) for record in self._records(chosen, ids, label))
         if wrong:
-            found = self._wrong(found)
-        return islice(found, first) if sort is None else iter(_sorted(found, sort, first))
+            texts = self._wrong(texts)
+        return islice(texts, first) if sort is None else iter(_sorted(texts, sort, first))
 
     def by_id(self) -> dict[str, list[Explanation]]:
         """The explanations of each text by its id, all in memory; raises BadInput if two texts share an id."""

@@ -29,7 +29,7 @@ def find(model: Model, question: FlipText, limits: Limits) -> Counterfactuals:
     return one
 
 
-async def _found(question: FlipText, request: Request, here: State) -> Counterfactuals:
+async def _results(question: FlipText, request: Request, here: State) -> Counterfactuals:
     name = here.served.classifier(question.model)
     return await here.work.run(request, name, lambda: find(here.served.models[name], question, here.limits))
 
@@ -40,13 +40,13 @@ def _flip(one: Counterfactual) -> Flip:
 
 async def flip(question: FlipText, request: Request, here: Here) -> list[Flip]:
     """The smallest edits of a text that flip the decision."""
-    return [_flip(one) for one in (await _found(question, request, here)).results]
+    return [_flip(one) for one in (await _results(question, request, here)).results]
 
 
 async def shown(question: FlipText, request: Request, here: Here) -> HTMLResponse:
     """The same as a part of the page, with the edits marked."""
-    found = await _found(question, request, here)
-    each = [(_flip(one), marked(found.text, one.edits)) for one in found.results]
+    result = await _results(question, request, here)
+    each = [(_flip(one), marked(result.text, one.edits)) for one in result.results]
     return render("flips.html", flips=each, most=question.edits)
 
 

@@ -130,5 +130,5 @@ def _title(path: Path) -> str:
     """The title of a page, or the name of its file."""
     with path.open("rb") as file:
         head = file.read(HEAD).decode("utf-8", "replace")
-    _, found, rest = head.partition("<title>")
-    return unescape(rest.partition("</title>")[0])[:200] if found else path.name
+    _, tag, rest = head.partition("<title>")
+    return unescape(rest.partition("</title>")[0])[:200] if tag else path.name

@@ -52,8 +52,8 @@ async def text(
     run: RunName, row: Annotated[int, Query(ge=0, le=2**62)], request: Request, here: Here
 ) -> list[dict[str, Any]]:
     """The explanations of one text of a run, as printed by `salience show --json`."""
-    found = await here.work.run(request, READING, lambda: here.folders.browser(run).text(row))
-    return [plain(e.to_dict()) for e in found.explanations.values()]
+    text = await here.work.run(request, READING, lambda: here.folders.browser(run).text(row))
+    return [plain(e.to_dict()) for e in text.explanations.values()]
 
 
 async def reports(request: Request, here: Here) -> list[Report]:

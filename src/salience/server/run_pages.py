@@ -36,8 +36,8 @@ SAVED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-anc
 
 async def runs(request: Request, here: Here) -> HTMLResponse:
     """All runs."""
-    found = await here.work.run(request, READING, here.folders.runs)
-    return render("runs.html", title="Runs", navigation=places(here), here="/runs", runs=found, answers=ANSWERS)
+    known = await here.work.run(request, READING, here.folders.runs)
+    return render("runs.html", title="Runs", navigation=places(here), here="/runs", runs=known, answers=ANSWERS)
 
 
 async def run(
@@ -81,17 +81,17 @@ def _given(request: Request) -> dict[str, str]:
 async def text(run: RunName, row: int, request: Request, here: Here, level: str = "word") -> HTMLResponse:
     """One text of a run."""
     browser = here.folders.browser(run)
-    found = await here.work.run(request, READING, lambda: browser.text(row))
-    shown = articles(list(found.explanations.values()), level)
+    explained = await here.work.run(request, READING, lambda: browser.text(row))
+    shown = articles(list(explained.explanations.values()), level)
     return render(
         "run_text.html",
-        title=f"{label(run)}: {label(found.id)}",
+        title=f"{label(run)}: {label(explained.id)}",
         navigation=places(here),
         here="/runs",
         run=run,
         row=row,
-        text=found.first.text,
-        pair=found.first.pair_at is not None,
+        text=explained.first.text,
+        pair=explained.first.pair_at is not None,
         shown=shown,
     )
 
@@ -120,8 +120,8 @@ async def answer_run(run: RunName, request: Request, here: Here, first: int = 0)
 
 async def reports(request: Request, here: Here) -> HTMLResponse:
     """All saved pages."""
-    found = await here.work.run(request, READING, here.folders.reports)
-    return render("reports.html", title="Reports", navigation=places(here), here="/reports", reports=found)
+    known = await here.work.run(request, READING, here.folders.reports)
+    return render("reports.html", title="Reports", navigation=places(here), here="/reports", reports=known)
 
 
 async def report(name: str, here: Here) -> HTMLResponse:

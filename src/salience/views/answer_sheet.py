@@ -36,10 +36,10 @@ def grid(e: "AnswerExplanation", level: str = "word") -> Grid:
 
 def segment_grid(e: "AnswerExplanation") -> Grid:
     """The segments that were asked for across, and the words of the answer down: a mean over the tokens of each."""
-    found = e.chosen_segments() or []
-    names = [f"{one.name}: {_short(' '.join(one.text.split()))}" for one in found]
+    segments = e.chosen_segments() or []
+    names = [f"{one.name}: {_short(' '.join(one.text.split()))}" for one in segments]
     if not e.matrix:
-        return names, [WHOLE], [[one.score for one in found]]
+        return names, [WHOLE], [[one.score for one in segments]]
     rows, words = e.segment_matrix(), e.answer_words()
     means = [[sum(column) / len(own) for column in zip(*(rows[t] for t in own), strict=True)] for _, own in words]
     return names, [e.answer[a:b] for (a, b), _ in words], means

@@ -136,11 +136,11 @@ def _segments(e: "AnswerExplanation", paint: "Paint", width: int) -> "list[Rende
 
     from salience.views.terminal import cut, one_line
 
-    found = ranked_segments(e)
-    if not found:
+    segments = ranked_segments(e)
+    if not segments:
         return []
     room = max(10, width - 48)
-    rows = [(cut(label(s.name), 20), s.score, cut(one_line(s.text), room)) for s in found]
+    rows = [(cut(label(s.name), 20), s.score, cut(one_line(s.text), room)) for s in segments]
     return [Text(f"segments by {e.rule or 'match'}", "bold"), _ranked(e, rows, paint), Text()]
 
 
@@ -454,16 +454,16 @@ def _coloured(link: _Link) -> str:
 
 def _segment_list(e: "AnswerExplanation") -> str:
     """The segments, the strongest first, each with its score and a bar."""
-    found = ranked_segments(e)
-    strongest = max((abs(one.score) for one in found), default=0.0) or 1.0
+    segments = ranked_segments(e)
+    strongest = max((abs(one.score) for one in segments), default=0.0) or 1.0
     rows = "".join(
         f"<div><bdi>{text_of(label(one.name))}</bdi><b>{score_text(e, one.score)}</b>"
         f'<span><i class="{side(one.score, e.signed)}" style="--s:1;width:{100 * abs(one.score) / strongest:.1f}%"></i>'
         f'<small class="quiet" dir="auto">{text_of(_beginning(one.text))}</small></span></div>'
-        for one in found
+        for one in segments
     )
     head = f"segments by {e.rule or 'match'}"
-    return f'<section><h2>{escape(head)}</h2><div class="bars">{rows}</div></section>' if found else ""
+    return f'<section><h2>{escape(head)}</h2><div class="bars">{rows}</div></section>' if segments else ""
 
 
 BEGINNING = 90

@@ -111,7 +111,7 @@ def study_notes(study: "CounterfactualStudy") -> list[str]:
     """What the table shows."""
     clear = [n for n, one in study.results.items() if one.against_random is not None and one.against_random.clear]
     better = [n for n in clear if study.results[n].against_random.mean < 0]  # pyright: ignore
-    found = ", ".join(better) if better else "no method"
+    named = ", ".join(better) if better else "no method"
     rest = [f"Texts without a word that may be edited are left out: {study.left_out}."] if study.left_out else []
     return [
         f"{study.texts} texts, {study.model}; edits: {', '.join(study.edits)}. 95 % intervals of the mean over texts.",
@@ -119,7 +119,7 @@ def study_notes(study: "CounterfactualStudy") -> list[str]:
         "in the method's order until the decision changed, all of them if it did not. words changed: the share of all "
         "words, punctuation included, that differs once edits that were not needed are taken back. log-probability: "
         "per token, minus the original's.",
-        f"Significantly fewer edits than in random order (max-t over all methods, p ≤ 0.05): {found}.",
+        f"Significantly fewer edits than in random order (max-t over all methods, p ≤ 0.05): {named}.",
         *rest,
     ]
 

@@ -68,9 +68,9 @@ CAUTION = "Caution:"
 
 
 def _shortened(sentence: str) -> str:
-    bare, found = sentence, 1
-    while found:
-        bare, found = re.subn(r" ?\([^()]*\)", "", bare)
+    bare, removed = sentence, 1
+    while removed:
+        bare, removed = re.subn(r" ?\([^()]*\)", "", bare)
     return f"{re.split(r': (?:it|each) is |[.;] ', bare)[0].rstrip('.')}."
 
 

@@ -67,12 +67,12 @@ def patterns(batch: Batch) -> dict[Role, Bool[Tensor, "b t t"]]:
 
 
 def role_scores(
-    a: Float[Tensor, "b h t t"], batch: Batch, found: Mapping[Role, Bool[Tensor, "b t t"]], *, causal: bool
+    a: Float[Tensor, "b h t t"], batch: Batch, where: Mapping[Role, Bool[Tensor, "b t t"]], *, causal: bool
 ) -> Float[Tensor, "b h 7"]:
     """The scores of every head, in the order of ``ROLES``; NaN where no query of a text could have the role."""
     a = a.float() * (batch.mask[:, :, None] & batch.mask[:, None])[:, None]
     scores = [
-        _share(a, found[role], found[role].any(-1) if role in REPEATED else batch.mask)
+        _share(a, where[role], where[role].any(-1) if role in REPEATED else batch.mask)
         for role in ROLES
         if role != "broad"
     ]
@@ -115,15 +115,15 @@ def measure_roles(
     """
 
     def work(batch: Batch, items: list[int]) -> list[tuple[list[Tensor], Tensor]]:
-        found = patterns(batch)
+        where = patterns(batch)
         layers: list[Tensor] = []
 
         def read(_: Site, a: Tensor) -> None:
             check_square(a, model)
-            layers.append(role_scores(a, batch, found, causal=model.causal).cpu())
+            layers.append(role_scores(a, batch, where, causal=model.causal).cpu())
 
         reduce_attention(model, batch, [Target()], read)
-        even = role_scores(uniform(batch, causal=model.causal), batch, found, causal=model.causal)[:, 0].cpu()
+        even = role_scores(uniform(batch, causal=model.causal), batch, where, causal=model.causal)[:, 0].cpu()
         return [([layer[i] for layer in layers], even[i]) for i in range(len(items))]
 
     rows = each_text(model, encoded, work, report=report)

@@ -309,7 +309,9 @@ def decisive_among_noise(scale: float = 12.0):
 
 def test_the_furthest_adversary_is_chosen_among_those_that_are_as_accurate():
     assert furthest({0.0: 0.8, 1.0: 0.79, 2.0: 0.6}, {0.0: 0.1, 1.0: 0.5, 2.0: 0.69}, 0.8) == (1.0, True)
-    assert furthest({2.0: 0.6, 3.0: 0.5}, {2.0: 0.3, 3.0: 0.6}, 0.8) == (2.0, False)
+    assert furthest({2.0: 0.6, 3.0: 0.5}, {2.0: 0.3, 3.0: 0.35}, 0.8) == (2.0, False)
+    # One that only imitates is no adversary, however accurate.
+    assert furthest({0.0: 0.7, 2.0: 0.6, 3.0: 0.5}, {0.0: 0.1, 2.0: 0.5, 3.0: 0.6}, 0.8) == (2.0, False)
 
 
 def test_spans_are_removed_from_the_text_in_any_order():

@@ -68,7 +68,7 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
     by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, "adversary")
     lead = Measure.between("accuracy with frozen weights, the model's − the adversary's", by_base, by_best)
     points = f"{100 * LOSS:g} points of accuracy"
-    kind = f"The furthest adversary within {points}" if alike else f"No adversary is within {points}; the most accurate"
+    kind = f"The furthest adversary within {points}" if alike else f"No adversary is within {points}; tested instead"
     return Finding(
         test="adversarial_twin",
         question="Can a model be trained to predict the same with other attention?",
@@ -100,11 +100,15 @@ def _measured(one: Trained) -> tuple[Measure, Measure, Measure]:
 
 
 def furthest(accuracy: Mapping[float, float], distance: Mapping[float, float], base: float) -> tuple[float, bool]:
-    """The λ of the furthest twin that is as accurate as the base, or of the most accurate; and whether it is so."""
+    """The λ of the furthest twin that is as accurate as the base; and whether there is one.
+
+    If there is none, it is that of the most accurate twin with JSD > 0.4, as in the paper, or of the most accurate.
+    """
     alike = [weight for weight, value in accuracy.items() if value >= base - LOSS]
-    if not alike:
-        return max(accuracy, key=lambda weight: accuracy[weight]), False
-    return max(alike, key=lambda weight: distance[weight]), True
+    if alike:
+        return max(alike, key=lambda weight: distance[weight]), True
+    far = [weight for weight, value in distance.items() if value > FAR]
+    return max(far or accuracy, key=lambda weight: accuracy[weight]), False
 
 
 def _verdict(alike: bool, distance: Measure, lead: Measure) -> Verdict:

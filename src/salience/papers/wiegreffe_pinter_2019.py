@@ -67,7 +67,7 @@ def protocol(experiment: Experiment) -> Outcome:
 
 
 def _kept(finding: Finding, weights: tuple[float, ...]) -> list[Check]:
-    """The checks of the furthest adversary that is as accurate as the base, or of the most accurate one."""
+    """The checks of the adversary that the diagnostic tests."""
     base = finding.measure("accuracy, the model's twin")
     accurate = {weight: finding.measure(f"accuracy, λ = {weight:g}") for weight in weights}
     distant = {weight: finding.measure(f"distance of attention (JSD), λ = {weight:g}") for weight in weights}

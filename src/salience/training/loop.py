@@ -243,7 +243,7 @@ def _update(
         return gradients, {name: float(mean.detach()) for name, mean in means.items()}
 
     with model.executor.lock:
-        torch.manual_seed(state.recipe.seed * 1_000_003 + state.step)
+        state.seed_step()
         state.optimiser.zero_grad()
         for _, (gradients, means) in state.executor.run(lengths(tokens), work):
             _accumulate(state.learning, gradients)
@@ -388,6 +388,15 @@ class State:
     @property
     def total(self) -> int:
         return self.per_epoch * self.recipe.epochs
+
+    def seed_step(self) -> None:
+        """Seed the random numbers of this step, such as those of dropout."""
+        seed = self.recipe.seed * 1_000_003 + self.step
+        if all(p.device.type == "cpu" for p in self.learning):
+            # torch.manual_seed also formats a stack for every kind of device, a tenth of the time of a small step.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def descend(self, ids: Sequence[str], place: Path | None) -> None:
         """Step along the gradients, clipped, at the learning rate of this step."""

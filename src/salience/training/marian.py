@@ -105,7 +105,7 @@ def _update(
     pad: Any = model.tokenizer.pad_token_id
     sources, answers = (_padded([tokens[i][side] for i in rows], pad) for side in (0, 1))
     with model.executor.lock:
-        torch.manual_seed(state.recipe.seed * 1_000_003 + state.step)
+        state.seed_step()
         logits = module(
             input_ids=sources,
             attention_mask=(sources != pad).long(),

@@ -134,7 +134,7 @@ def _update(
     rows: Sequence[int],
 ) -> Update:
     with model.executor.lock:
-        torch.manual_seed(state.recipe.seed * 1_000_003 + state.step)
+        state.seed_step()
         step = forced(model, [tokens[i] for i in rows])
         losses = {ANSWER: answer_loss(step).sum() / step.answers.mask.sum()}
         weights = {ANSWER: 1.0}

@@ -110,13 +110,26 @@ def input_x_gradient(step: Forced) -> Matrix:
 
 
 def _gradients(step: Forced) -> tuple[Float[Tensor, "1 s d"], Float[Tensor, "t s d"]]:
-    """The embeddings, and the derivatives of every f_t: one pass, and one backward pass per word of the answer."""
-    model = step.model
-    with model.executor.lock, torch.enable_grad():
-        e = model.embed(step.batch).requires_grad_()
-        values = step.values(model.force(step.batch, step.answers, embeddings=e).logits)[0]
-        rows = [torch.autograd.grad(value, e, retain_graph=True)[0][0] for value in values]
-    return e.detach(), torch.stack(rows)
+    """The embeddings, and the derivatives of every f_t: copies of the source, each with the derivative of one f_t.
+
+    A backward pass over a batch of copies takes little longer than one over a single text, in recurrent networks.
+    """
+    model, (n, t) = step.model, (step.batch.width, step.answers.inputs.shape[1])
+    with model.executor.lock, torch.no_grad():
+        e = model.embed(step.batch)
+    rows = [e[0]] * t
+
+    def work(items: list[int]) -> Tensor:
+        with model.executor.lock, torch.enable_grad():
+            own = e.expand(len(items), -1, -1).clone().requires_grad_()
+            values = step.values(model.force(*_copies(step, len(items)), embeddings=own).logits)
+            (gradients,) = torch.autograd.grad(values[torch.arange(len(items)), torch.tensor(items)].sum(), own)
+        return gradients
+
+    for items, gradients in model.executor.run([n + t] * t, work):
+        for item, gradient in zip(items, gradients, strict=True):
+            rows[item] = gradient
+    return e, torch.stack(rows)
 
 
 def occlusion(step: Forced, *, erase: Replacement = "mean") -> Matrix:
@@ -129,11 +142,10 @@ def occlusion(step: Forced, *, erase: Replacement = "mean") -> Matrix:
     rows: list[Tensor] = [whole] * n
 
     def work(items: list[int]) -> Tensor:
-        copies = step.batch.take(torch.zeros(len(items), dtype=torch.long))
+        copies, answers = _copies(step, len(items))
         where = torch.zeros_like(copies.mask)
         where[torch.arange(len(items)), torch.tensor(items)] = True
         with model.executor.lock, torch.no_grad():
-            answers = Answers(*(part.expand(len(items), -1) for part in _parts(step.answers)))
             return step.values(model.force(copies, answers, embeddings=replaced(model, copies, where, erase)).logits)
 
     for items, values in model.executor.run([n + step.answers.inputs.shape[1]] * n, work):
@@ -142,8 +154,11 @@ def occlusion(step: Forced, *, erase: Replacement = "mean") -> Matrix:
     return Matrix(torch.stack(rows, 1), settings={"erase": erase})
 
 
-def _parts(answers: Answers) -> tuple[Tensor, Tensor, Tensor]:
-    return answers.inputs, answers.outputs, answers.mask
+def _copies(step: Forced, count: int) -> tuple[Batch, Answers]:
+    """The source and the answer, ``count`` times."""
+    answers = step.answers
+    parts = (part.expand(count, -1) for part in (answers.inputs, answers.outputs, answers.mask))
+    return step.batch.take(torch.zeros(count, dtype=torch.long)), Answers(*parts)
 
 
 MatrixMethod = Callable[..., Matrix]

@@ -70,7 +70,9 @@ def test_agreement_over_texts_has_intervals_chance_and_tau():
     assert result.times == pytest.approx(result.agreement.mean / result.chance.mean)
     assert result.tau.mean == pytest.approx(np.mean([kendalltau(u, v)[0] for u, v in zip(us, vs, strict=True)]))
     unrelated = Agreement.between("u, v", us, [rng.permutation(v) for v in vs])
-    assert unrelated.lead.low < 0 < unrelated.lead.high
+    assert unrelated.lead.high < 0
+    each = [agreement(u, v) - 3 * chance(v) for u, v in zip(us, vs, strict=True)]
+    assert result.lead.mean == pytest.approx(np.mean(each))
 
 
 def test_the_accuracy_at_which_another_seed_agrees_more():

@@ -1,6 +1,6 @@
 """Classifiers trained in different ways rank the words of the same texts; one word of each decides."""
 
-from math import isnan, log
+from math import log
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +55,32 @@ def test_the_rows_and_what_they_rest_on(result: Comparison, classifiers: Classif
     assert np.allclose([text.attention.std(1) for text in uniform.texts], 0, atol=1e-6)
     for row in result.rows:
         assert row.final.agreement.n == (12 if "Δ" in row.final.of or "∇" in row.final.of else 30)
-        assert isnan(row.peak) == (row.final.of in ("a, Δ", "a, ∇"))
+        assert (row.best is None) == (row.final.of in ("a, Δ", "a, ∇"))
     counts = result.row("counts, r′")
-    assert counts.final.lead.low > 0
-    assert counts.peak >= counts.final.agreement.mean
+    assert counts.final.agreement.mean > 2 * counts.final.chance.mean
+
+
+def test_the_best_step_is_chosen_on_every_second_text_and_measured_on_the_others(
+    result: Comparison, classifiers: Classifiers
+):
+    _, standard = classifiers("standard")
+    _, uniform = classifiers("uniform", seed=2, scoring="uniform")
+    accurate = int(np.argmax(standard.accuracy))
+    each = np.array(
+        [
+            [
+                agreement(a.attention[accurate], b.relevance[s])
+                for a, b in zip(standard.texts, uniform.texts, strict=True)
+            ]
+            for s in range(len(uniform.steps))
+        ]
+    )
+    step = int(np.argmax(each[:, ::2].mean(1)))
+    best = result.row("a, r′").best
+    assert best is not None
+    assert best.step == uniform.steps[step]
+    assert best.agreement.agreement.mean == pytest.approx(each[step, 1::2].mean())
+    assert best.agreement.agreement.n == 15
 
 
 def test_training_begins_uniform(result: Comparison, classifiers: Classifiers):
@@ -90,19 +112,35 @@ def test_what_is_trained_is_named_and_kept(result: Comparison, classifiers: Clas
 # ------------------------------------------------------------------------------------------------------ influence
 
 
-def test_influence_is_the_log_probability_without_each_token():
+def test_influence_is_the_change_of_the_log_odds_without_each_token():
     model = build("pooled_bilstm", dtype=torch.float64)
     texts = [Example("1", "a fine film with no heart", "good"), Example("2", "good", "bad")]
 
-    def log_p(text: str, label: int) -> float:
-        return float(forward(model, model.batch(model.encode([text]))).logits.log_softmax(-1)[0, label])
+    def odds(text: str, label: int) -> float:
+        p = forward(model, model.batch(model.encode([text]))).logits.softmax(-1)[0, label]
+        return float((p / (1 - p)).log())
 
     delta, single = leave_one_out(model, texts)
     words = str(texts[0].text).split()
     for i in range(len(words)):
         without = " ".join(words[:i] + words[i + 1 :])
-        assert delta[i] == pytest.approx(log_p(str(texts[0].text), 2) - log_p(without, 2), abs=1e-6)
+        assert delta[i] == pytest.approx(odds(str(texts[0].text), 2) - odds(without, 2), abs=1e-6)
     assert single.tolist() == [0]
+
+
+def test_influence_ranks_the_tokens_of_a_text_whose_label_is_almost_certain():
+    """log p rounds to 0 there: all of its differences would be equal."""
+    exact, sure = (build("pooled_bilstm", dtype=dtype) for dtype in (torch.float64, torch.float32))
+    for parameter in sure.module.classifier.parameters():
+        parameter.data *= 60
+    exact.module.load_state_dict(sure.module.state_dict())
+    text = "a fine film with no heart"
+    logits = forward(sure, sure.batch(sure.encode([text]))).logits
+    assert float(logits.log_softmax(-1).max()) > -1e-6
+    example = Example("1", text, sure.labels[int(logits.argmax())])
+    [wanted], [delta] = (leave_one_out(model, [example]) for model in (exact, sure))
+    np.testing.assert_allclose(delta, wanted, rtol=1e-4)
+    assert len(set(delta.tolist())) == len(delta)
 
 
 def test_the_gradient_form_is_the_derivative_of_gates():

@@ -23,23 +23,23 @@ def test_only_the_words_that_tell_the_sentences_apart_are_found_for_sure():
     """n/(n n): great-großartig 1, great-ist 1/2; this-dieser 1/2, and as much with movie and is."""
     result = recovery(pairs(*SLIDES), pairs(SLIDES[0]))
     # großartig: great alone. The other three: a draw among this, movie, is and, at 1/2 as well, great.
-    np.testing.assert_allclose(result.found["association"], [(1 + 3 * 1 / 4) / 4])
+    np.testing.assert_allclose(result.shares["association"], [(1 + 3 * 1 / 4) / 4])
     # By counts, the first three tie among this, movie and is; großartig ties among all four.
-    np.testing.assert_allclose(result.found["counts"], [(3 * 1 / 3 + 1 / 4) / 4])
-    np.testing.assert_allclose(result.found["place"], [1.0])
-    np.testing.assert_allclose(result.found["chance"], [1 / 4])
+    np.testing.assert_allclose(result.shares["counts"], [(3 * 1 / 3 + 1 / 4) / 4])
+    np.testing.assert_allclose(result.shares["place"], [1.0])
+    np.testing.assert_allclose(result.shares["chance"], [1 / 4])
     assert result.unknown == 0
 
 
 def test_words_outside_the_training_pairs_are_counted_and_drawn():
     result = recovery(pairs(*SLIDES), pairs(("This movie is odd", "Dieser Film ist merkwürdig")))
     assert result.unknown == pytest.approx(1 / 4)
-    np.testing.assert_allclose(result.found["association"], [(3 * 1 / 3 + 1 / 4) / 4])
+    np.testing.assert_allclose(result.shares["association"], [(3 * 1 / 3 + 1 / 4) / 4])
 
 
 def test_pairs_without_alignments_are_left_out_or_refused():
     mixed = [*pairs(SLIDES[0]), *pairs(SLIDES[1], linked=False)]
-    assert len(recovery(pairs(*SLIDES), mixed).found["chance"]) == 1
+    assert len(recovery(pairs(*SLIDES), mixed).shares["chance"]) == 1
     with pytest.raises(BadInput, match="no test pair has a word alignment"):
         recovery(pairs(*SLIDES), pairs(SLIDES[0], linked=False))
 
@@ -54,6 +54,9 @@ def test_the_claim_is_judged_by_chance(words: int, verdict: str):
         for n, row in enumerate(drawn)
         for diagonal in [frozenset((i, i) for i in range(8))]
     ]
-    section = looked_up(AlignedPairs(made[:50], made[50:]))
-    assert [(a.claim, a.verdict) for a in section.answers] == [(8, verdict)]
-    assert "by chance" in section.answers[0].figures
+    (answer,) = looked_up(AlignedPairs(made[:50], made[50:], by_people=True)).answers
+    assert (answer.claim, answer.verdict) == (8, verdict)
+    assert "by chance" in answer.figures
+    (answer,) = looked_up(AlignedPairs(made[:50], made[50:])).answers
+    assert answer.verdict == "not comparable"
+    assert answer.figures.endswith("; the alignments are automatic")

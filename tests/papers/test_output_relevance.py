@@ -5,13 +5,14 @@ from dataclasses import replace
 from math import nan
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dynamics.planted import SMALL, planted
 from salience.cli import run as command
-from salience.core.stats import Estimate, share
+from salience.core.stats import share
 from salience.dynamics.agreement import Agreement
-from salience.dynamics.comparison import Row
+from salience.dynamics.comparison import Best, Row
 from salience.dynamics.copying import CopyRecipe
 from salience.errors import BadInput
 from salience.papers import output_relevance, relevance_claims
@@ -63,27 +64,25 @@ def test_every_claim_of_classification_gets_an_answer(tmp_path: Path):
 def test_no_number_is_printed_as_published(tmp_path: Path):
     """The slides give none, and what others recall of the paper is not sure."""
     result = run({"planted": DATA}, tmp_path, limit=24, epochs=1)
-    said = {line.said for section in result.sections for line in section.lines}
-    assert not any(character.isdigit() for text in said for character in text)
+    slides = {line.slides for section in result.sections for line in section.lines}
+    assert not any(character.isdigit() for text in slides for character in text)
 
 
-def agreed(mean: float, low: float, high: float, chance: float) -> object:
-    e = Estimate(mean, low, high, 100)
-    none = Estimate(nan, nan, nan, 0)
-
-    class Result:
-        def row(self, of: str) -> object:
-            final = Agreement(of, e, Estimate(chance, chance, chance, 100), none, none)
-            return Row(final, nan, nan)
-
-    return Result()
+def agreed(own: list[float]) -> Agreement:
+    """Texts of twenty tokens, by chance 0.05, in which u and v agree as told."""
+    v = np.arange(20.0)
+    us = [v if hit else -v for hit in own]
+    return Agreement.between("a, r′", us, [v] * len(us))
 
 
-@pytest.mark.parametrize(
-    ("bounds", "holds"), [((0.3, 0.25, 0.4), True), ((0.16, 0.1, 0.22), None), ((0.1, 0.07, 0.13), False)]
-)
-def test_an_agreement_counts_if_it_is_three_times_chance(bounds: tuple[float, float, float], holds: bool | None):
-    assert relevance_claims._agrees(agreed(*bounds, chance=0.05), "a, r′").holds is holds  # type: ignore
+@pytest.mark.parametrize(("hits", "holds"), [(50, True), (15, None), (5, False), (100, True), (0, False)])
+def test_an_agreement_counts_if_it_is_three_times_chance(hits: int, holds: bool | None):
+    own = agreed([1.0] * hits + [0.0] * (100 - hits))
+    assert relevance_claims._agrees(own).holds is holds
+    row = Row(agreed([0.0] * 100), Best(10, own), nan)
+    early = relevance_claims._agrees_early(row)
+    assert early.holds is holds  # judged at the best step
+    assert early.figures.endswith("at step 10; 0.000 [all equal] at the end, 0.0 × chance (0.050)")
 
 
 def test_a_claim_is_reproduced_if_all_its_checks_hold():
@@ -117,10 +116,11 @@ def test_networks_that_copy_answer_the_last_claim(tmp_path: Path, monkeypatch: p
     result = run({"planted": DATA}, tmp_path, copies=True, recipe=recipe)
     (answer,) = [a for a in result.answers if a.claim == 9]
     assert answer.verdict == "undecided"
-    assert answer.figures == "2 of 2 runs on permutations fail, 2 of 2 on draws; p = 1.000"
+    assert answer.figures == "attention fails in 2 of 2 runs on permutations, in 2 of 2 on draws; p = 1.000"
     assert result.untested() == [8]
-    kinds = [line.quantity.removeprefix("runs that fail, ") for line in result.sections[1].lines]
-    assert kinds == ["permutations of 4", "i.i.d. from 4", "4 of 6"]
+    kinds = ["permutations of 4", "i.i.d. from 4", "4 of 6"]
+    wanted = [f"runs {what}, {kind}" for what in ("that fail", "with attention elsewhere") for kind in kinds]
+    assert [line.quantity for line in result.sections[1].lines] == wanted
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
 
     L = TVD(ŷ_P, ŷ_Q) − λ · KL(a_P ‖ a_Q); the twin Q starts as a copy of the model P.
     """
-    twin = study.copied(_name(weight), imitation(study.model, weight, of="reference", **study.tested))
+    twin = deceiving(study, weight)
     before, after = _influence(study, study.model), _influence(study, twin)
     change = total_variation(*(probabilities(model, study.examples) for model in (twin, study.model))).numpy()
     lead = Measure.of("τ(attention, leave-one-out) of the twin", after)
@@ -52,6 +52,11 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
         ),
         source="Snell et al. 2021, arXiv:2103.07601, after Wiegreffe & Pinter 2019, arXiv:1908.04626",
     )
+
+
+def deceiving(study: Study, weight: float = WEIGHT) -> Model:
+    """The twin, which is trained or read from its folder."""
+    return study.copied(_name(weight), imitation(study.model, weight, of="reference", **study.tested))
 
 
 def _influence(study: Study, model: Model) -> np.ndarray:

@@ -99,11 +99,12 @@ def _command(name: str, size: Callable[..., Any], out: Callable[..., Any]) -> cl
 def _output_relevance(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
     examples = example_lines(
         "salience paper output_relevance --data sst2=sst2 --out out",
-        "salience paper output_relevance --data sst2=sst2 --copying --aligned multi30k_aligned --out out",
+        "salience paper output_relevance --data sst2=sst2 --copying --aligned multi30k_aligned --gold gold.jsonl "
+        "--out out",
         "salience paper output_relevance --data sst2=sst2 --data imdb=imdb --size full --out full     (hours)",
     )
     return click.command("output_relevance", help=OUTPUT_RELEVANCE, epilog=examples)(
-        with_data(_run_output_relevance, size, out, COPYING, ALIGNED)
+        with_data(_run_output_relevance, size, out, COPYING, ALIGNED, GOLD)
     )
 
 
@@ -120,6 +121,14 @@ ALIGNED = click.option(
     type=click.Path(path_type=Path),
     help="Folder of pairs `src`, `trg` with word alignments `align`, in files train.* and test.* of JSON Lines; words "
     "are looked up by co-occurrence.",
+)
+
+GOLD = click.option(
+    "--gold",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Pairs `src`, `trg` of the opposite direction with word alignments `sure` by people, in which the words are "
+    "looked up instead; needs --aligned.",
 )
 
 OUTPUT_RELEVANCE = """Understanding Attention Training via Output Relevance.
@@ -200,8 +209,13 @@ def _run_output_relevance(**options: Any) -> None:
     from salience.data.pairs import read_pairs
 
     folder: Path | None = options["aligned"]
+    gold: Path | None = options["gold"]
+    if gold is not None and folder is None:
+        raise BadInput("--gold needs --aligned, the pairs in which words are counted")
     files = () if folder is None else tuple(_split(folder, split) for split in ("train", "test"))
     parts = [read_pairs(file, "src", "trg", sure="align") for file in files]
+    if gold is not None:
+        parts[1] = [pair.reversed() for pair in read_pairs(gold, "src", "trg", sure="sure")]
     sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in data_sets(options)}
     from salience.models.loading import check_device
     from salience.papers.output_relevance import AlignedPairs, run
@@ -213,7 +227,7 @@ def _run_output_relevance(**options: Any) -> None:
             {data: _read(*parts, options["labels"]) for data, parts in sources.items()},
             options["out"],
             callbacks=callbacks,
-            aligned=AlignedPairs(*parts) if parts else None,
+            aligned=AlignedPairs(*parts, by_people=gold is not None) if parts else None,
             **{key: options[key] for key in ("size", "limit", "epochs", "device", "copies")},
         )
     _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))

@@ -67,6 +67,12 @@ class Estimate:
     n: int
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """The bounds to decide by: those of the interval, or the mean twice where all of enough texts are equal."""
+        alike = isnan(self.low) and self.n >= MINIMUM
+        return (self.mean, self.mean) if alike else (self.low, self.high)
+
+    @property
     def interval(self) -> str:
         """The interval in words, such as ``0.152 to 0.215``."""
         return _no_interval(self.n) if isnan(self.low) else f"{self.low:.3f} to {self.high:.3f}"

@@ -14,6 +14,9 @@ from salience.metrics.agreement import kendall
 TOP = 0.05
 """The share of tokens that count as first."""
 
+TIMES = 3.0
+"""An agreement counts if it is at least so many times chance."""
+
 Scores = Float[np.ndarray, " t"]
 
 
@@ -49,7 +52,7 @@ class Agreement:
     agreement: Estimate
     chance: Estimate
     lead: Estimate
-    """Agreement above chance, compared text by text."""
+    """Agreement above three times chance, compared text by text."""
     tau: Estimate
     """Kendall's τ, another measure of agreement, which is 0 by chance."""
 
@@ -63,7 +66,7 @@ class Agreement:
             of,
             estimate(own, (0, 1)),
             estimate(by_chance, (0, 1)),
-            estimate(own - by_chance, (-1, 1)),
+            estimate(own - TIMES * by_chance, (-TIMES, 1)),
             estimate(taus, (-1, 1)),
         )
 

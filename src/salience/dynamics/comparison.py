@@ -24,15 +24,25 @@ Read = Callable[[FollowedText, int], Scores]
 
 
 @dataclass(frozen=True, slots=True)
+class Best:
+    """The agreement at the step of the second training at which it is highest, chosen on every second text and measured
+    on the others. Attention of the first training is that of its most accurate step."""
+
+    step: int
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """The agreement of two rankings, at the end of both trainings."""
+    """The agreement of two rankings."""
 
     final: Agreement
-    peak: float
-    """The highest mean A(u, v) over the recorded steps of the second training, with attention as it is where the first
-    is most accurate. It is chosen on the same texts, so it is too high. NaN if v is not recorded by step."""
+    """At the end of both trainings."""
+    best: Best | None
+    """None if the second ranking is not recorded by step."""
     xi: float
-    """The accuracy of other seeds at the first step at which their attention agrees more: see accuracy_match."""
+    """The accuracy of other seeds at the first step at which their attention agrees more than in ``final``: see
+    accuracy_match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +163,24 @@ class _Rankings:
         return self.at(self.standard, _attention, step)
 
     def attended(self, of: str, run: Followed, read: Read) -> Row:
-        """Compare a* with another training; for its highest agreement, a* is that of the most accurate step."""
-        best = self.attention(int(np.argmax(self.standard.accuracy)))
-        return self.through(of, self.attention(), run, read, best)
+        """Compare attention with another training; at its best step, attention is that of the most accurate one."""
+        accurate = self.attention(int(np.argmax(self.standard.accuracy)))
+        return self.through(of, self.attention(), run, read, accurate)
 
     def through(
-        self, of: str, us: Sequence[Scores], run: Followed, read: Read, best: Sequence[Scores] | None = None
+        self, of: str, us: Sequence[Scores], run: Followed, read: Read, early: Sequence[Scores] | None = None
     ) -> Row:
-        """Compare scores with another training, at its end and at every step."""
-        steps = range(len(run.steps))
-        peak = max(_mean_agreement(us if best is None else best, self.at(run, read, step)) for step in steps)
-        return replace(self.between(of, us, self.at(run, read, -1)), peak=peak)
+        """Compare scores with another training, at its end and at its best step, where they may be ``early`` ones."""
+        own = us if early is None else early
+        by_step = [self.at(run, read, step) for step in range(len(run.steps))]
+        best = int(np.argmax([_mean_agreement(own[::2], vs[::2]) for vs in by_step]))
+        measured = Agreement.between(of, own[1::2], by_step[best][1::2])
+        return replace(self.between(of, us, by_step[-1]), best=Best(run.steps[best], measured))
 
     def between(self, of: str, us: Sequence[Scores], vs: Sequence[Scores]) -> Row:
         """Compare two rankings."""
         final = Agreement.between(of, us, vs)
-        return Row(final, nan, accuracy_match(final.agreement.mean, self.agreements, self.accuracies))
+        return Row(final, None, accuracy_match(final.agreement.mean, self.agreements, self.accuracies))
 
 
 def _mean_agreement(us: Sequence[Scores], vs: Sequence[Scores]) -> float:

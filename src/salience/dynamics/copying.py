@@ -20,7 +20,7 @@ from salience.models.recurrence import lstm_over_words
 from salience.models.seq2seq import Decoded, Seq2SeqConfig, Seq2SeqNetwork
 
 LEARNT = 0.95
-"""The token accuracy of a run that succeeds, at its last step."""
+"""The token accuracy of a run that succeeds, at its last step; also the share of symbols that attention must be on."""
 
 Size = Literal["quick", "full"]
 SEEDS: Mapping[str, int] = {"quick": 4, "full": 20}
@@ -84,6 +84,11 @@ class CopyRun:
         return self.last.accuracy >= LEARNT
 
     @property
+    def aligned(self) -> bool:
+        """Whether most attention is on the symbol to copy for at least 0.95 of the symbols, at the last step."""
+        return self.last.attention >= LEARNT
+
+    @property
     def first(self) -> int | None:
         """The first step at which token accuracy is at least 0.95."""
         return next((point.step for point in self.curve if point.accuracy >= LEARNT), None)
@@ -111,6 +116,10 @@ class Copying:
     def failures(self, kind: CopyKind) -> Estimate:
         """The share of runs that fail, with its exact binomial interval."""
         return share([not run.learnt for run in self.of(kind)], fewest=1)
+
+    def unaligned(self, kind: CopyKind) -> Estimate:
+        """The share of runs whose attention is not on the symbols to copy, with its exact binomial interval."""
+        return share([not run.aligned for run in self.of(kind)], fewest=1)
 
 
 def copying(

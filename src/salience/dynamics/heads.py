@@ -112,10 +112,11 @@ def heads(
     with study(place, asdict(recipe)):
         checked = _search(repeats, wanted, recipe, report)
         pools = {verdict: [one.head for one in checked if one.verdict == verdict] for verdict in ("bad", "good")}
+        drawn = [(group, draw, _drawn(group, draw, pools)) for draw in range(wanted.draws) for group in GROUPS]
+        # Sizes share a folder but not their pools of heads, so a file is named by the heads that were drawn.
         jobs = {
-            f"{group}-{draw:03d}": partial(_train, group, draw, _drawn(group, draw, pools), recipe)
-            for draw in range(wanted.draws)
-            for group in GROUPS
+            f"{group}-{draw:03d}-{'.'.join(map(str, own))}": partial(_train, group, draw, own, recipe)
+            for group, draw, own in drawn
         }
         draws: list[HeadDraw] = []
         for draw in repeats.run(jobs, HeadDraw.of):
@@ -130,7 +131,10 @@ def _search(
     """Check initialisations until there are enough of both kinds; as many at a time as there are workers."""
     checked: list[CheckedHead] = []
     for start in range(0, MOST, repeats.workers):
-        jobs = {f"head-{head:03d}": partial(_check, head, recipe) for head in range(start, start + repeats.workers)}
+        jobs = {
+            f"head-{head:03d}": partial(_check, head, recipe)
+            for head in range(start, min(start + repeats.workers, MOST))
+        }
         for one in repeats.run(jobs, CheckedHead.of):
             checked.append(one)
             report(one)

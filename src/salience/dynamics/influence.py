@@ -1,44 +1,70 @@
 """How much each token matters to a trained classifier: the output without it, and the derivative of that."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from salience.core.passes import forward, resolve
-from salience.core.rows import each_text
+from salience.core.rows import Erased, each_text, read_erased
 from salience.core.target import Target
-from salience.core.types import Attribution, Batch, Model
+from salience.core.types import Attribution, Batch, Model, Targets
 from salience.data.examples import Example, encode_examples
-from salience.methods import find_method
+from salience.methods import input_x_gradient
 
 Scores = Float[np.ndarray, " t"]
 
 
 def leave_one_out(model: Model, examples: Sequence[Example]) -> list[Scores]:
-    """Δ_i = log p − log p₋ᵢ of the true label, with token i deleted. 0 for a text of one token.
+    """Δ_i = y − y₋ᵢ, y being the log-odds of the true label, and token i deleted. 0 for a text of one token.
 
-    With two labels, tokens are ranked as by y − y₋ᵢ, the difference of logits, as log p rises with it.
+    With two labels, y is the difference of their logits. Unlike log p, it does not come to rest where p is nearly 1.
     """
-    return _influence(model, examples, "occlusion", {"erase": "delete"})
+    return _influence(model, examples, _left_out)
 
 
 def gradient_form(model: Model, examples: Sequence[Example]) -> list[Scores]:
     """d log p / d m_i at m = 1, where m_i multiplies the embedding of token i: the gradient times the input."""
-    return _influence(model, examples, "input_x_gradient", {})
+    return _influence(model, examples, _derivative)
 
 
-def _influence(model: Model, examples: Sequence[Example], name: str, settings: dict[str, Any]) -> list[Scores]:
-    method, encoded = find_method(name), encode_examples(model, examples)
+def log_odds(logits: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """log p − log(1 − p) = z_y − log Σ_{c ≠ y} exp z_c, in double precision."""
+    z, own = logits.double(), labels[:, None]
+    return z.gather(1, own)[:, 0] - z.scatter(1, own, -torch.inf).logsumexp(1)
+
+
+def _left_out(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t"]:
+    text, token = batch.content.nonzero(as_tuple=True)
+    copies = Erased(text, torch.nn.functional.one_hot(token, batch.width).bool())
+
+    def read(logits: Tensor, texts: Tensor) -> Tensor:
+        return log_odds(logits, target.labels[texts])
+
+    whole = log_odds(forward(model, batch).logits, target.labels)
+    scores = whole.new_zeros(batch.ids.shape)
+    scores[text, token] = whole[text] - read_erased(model, batch, copies, "delete", read)
+    return scores
+
+
+def _derivative(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t"]:
+    result = input_x_gradient(model, batch, target)
+    return result.scores if isinstance(result, Attribution) else result
+
+
+def _influence(
+    model: Model, examples: Sequence[Example], measure: Callable[[Model, Batch, Targets], Tensor]
+) -> list[Scores]:
+    encoded = encode_examples(model, examples)
     longer = [i for i, tokens in enumerate(encoded) if len(tokens) > 1]
 
     def work(batch: Batch, items: list[int]) -> list[Scores]:
-        own = [examples[longer[i]].single_label for i in items]
-        targets = [Target(label, kind="log_probability") for label in own]
-        result = method(model, batch, resolve(model, targets, forward(model, batch).logits), **settings)
-        scores = (result.scores if isinstance(result, Attribution) else result).detach().cpu().double().numpy()
-        return [row[:n] for row, n in zip(scores, batch.mask.sum(1).tolist(), strict=True)]
+        own = [Target(examples[longer[i]].single_label, kind="log_probability") for i in items]
+        scores = measure(model, batch, resolve(model, own, forward(model, batch).logits))
+        rows = scores.detach().cpu().double().numpy()
+        return [row[:n] for row, n in zip(rows, batch.mask.sum(1).tolist(), strict=True)]
 
     results: list[Scores] = [np.zeros(len(tokens)) for tokens in encoded]
     if longer:

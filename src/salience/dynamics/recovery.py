@@ -15,7 +15,7 @@ from salience.errors import BadInput
 class Recovery:
     """For every pair, the share of the answer's aligned words whose partner is found, by the way it is looked up."""
 
-    found: Mapping[str, Float[np.ndarray, " n"]]
+    shares: Mapping[str, Float[np.ndarray, " n"]]
     """By ``association`` n(o, i) / (n(o) n(i)), by ``counts`` n(o, i), by ``place`` in the text, and by ``chance``."""
     unknown: float
     """The share of the aligned words that no training pair holds."""

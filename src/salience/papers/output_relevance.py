@@ -11,17 +11,20 @@ from typing import Any
 from scipy.stats import fisher_exact
 
 from salience.audits.auditor import Callbacks, run_test
-from salience.audits.deceptive_twin import deceptive_twin
+from salience.audits.deceptive_twin import deceiving, deceptive_twin
 from salience.audits.finding import Finding, Measure
 from salience.audits.study import Study
 from salience.core.files import claim, fingerprint, locked
-from salience.core.stats import Estimate
+from salience.core.stats import Estimate, estimate
 from salience.data.copying import COPY_KINDS
 from salience.data.examples import encode_examples, sampled
 from salience.data.pairs import Pair
+from salience.dynamics.agreement import TIMES, Agreement
 from salience.dynamics.classifiers import RECIPE, SHAPE, Classifiers
 from salience.dynamics.comparison import Comparison, compare
 from salience.dynamics.copying import SEEDS, CopyRecipe, CopyRun, copying
+from salience.dynamics.influence import leave_one_out
+from salience.dynamics.recording import snapshots
 from salience.dynamics.recovery import recovery
 from salience.dynamics.separation import Order
 from salience.papers.debate import Data
@@ -32,10 +35,10 @@ from salience.papers.relevance_claims import (
     Reproduction,
     Section,
     Verdict,
+    above,
     answer,
     answers_of,
     lines_of,
-    often,
 )
 from salience.training.loop import Recipe, TrainingProgress
 from salience.training.twins import Twins
@@ -94,14 +97,15 @@ def classification(setting: Setting) -> Section:
     answers: list[Answer] = []
     orders: dict[str, Order] = {}
     for name, data in setting.sets.items():
-        result, deceived = _trained(setting, name, data)
+        result, deceived, twin = _trained(setting, name, data)
         lines += lines_of(name, result)
-        answers += answers_of(name, result, deceived)
+        answers += answers_of(name, result, deceived, twin)
         orders[name] = result.order
     return Section("Text classification", tuple(lines), tuple(answers), NOTES, orders)
 
 
-def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Finding]:
+def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Finding, Agreement]:
+    """Compare classifiers; also returns the finding on the deceptive twin of the first, and A(a, Δ) of that twin."""
     size, folder = setting.size, setting.folder / name
     train = sampled(data.train, size.train or len(data.train))
     followed = sampled(data.test, size.followed)
@@ -133,7 +137,10 @@ def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Findi
     twins = Twins(folder / "deceptive", train, size.recipe, report)
     study = Study(model, few, encode_examples(model, few), twins=twins)
     shown = Callbacks(lambda what: setting.callbacks.test(f"{name}: {what}"))
-    return result, run_test(study, deceptive_twin, {}, folder / "deceptive", shown)
+    deceived = run_test(study, deceptive_twin, {}, folder / "deceptive", shown)
+    twin = deceiving(study)
+    attention = [one.attention for one in snapshots(twin, study.encoded)]
+    return result, deceived, Agreement.between("a, Δ of the deceptive twin", attention, leave_one_out(twin, few))
 
 
 # ------------------------------------------------------------------------------------------------------ dictionary
@@ -145,17 +152,22 @@ class AlignedPairs:
 
     train: Sequence[Pair]
     test: Sequence[Pair]
+    by_people: bool = False
+    """Whether people aligned the test pairs. Automatic alignments are made of co-occurrence themselves."""
 
 
 def looked_up(pairs: AlignedPairs) -> Section:
     """Claim 8: is the word that co-occurrence associates with a word the one that it is aligned with?"""
     result = recovery(pairs.train, pairs.test)
-    measures = {name: Measure.of(name, shares, "share") for name, shares in result.found.items()}
+    measures = {name: Measure.of(name, shares, "share") for name, shares in result.shares.items()}
+    lead = estimate(result.shares["association"] - TIMES * result.shares["chance"], (-TIMES, 1))
     association, chance, place = (measures[name].estimate for name in ("association", "chance", "place"))
     figures = f"{association} of the words are found, {chance.mean:.3f} by chance, {place.mean:.3f} by their place"
     lines = [Line("dictionary", f"words found by {name}", m.estimate, {}) for name, m in measures.items()]
     unknown = Line("dictionary", "aligned words that no training pair holds", result.unknown, {})
-    tested = answer(8, "dictionary", [often(association, chance.mean, figures)])
+    tested = answer(8, "dictionary", [above(lead, 0, figures)])
+    if not pairs.by_people:
+        tested = replace(tested, verdict="not comparable", figures=f"{figures}; the alignments are automatic")
     return Section("Dictionary", (*lines, unknown), (tested,), DICTIONARY_NOTES)
 
 
@@ -163,8 +175,10 @@ DICTIONARY_NOTES = (
     "A word of a test answer is looked up among the words of its source: by association n(o, i) / (n(o) n(i)) and by "
     "counts n(o, i) of the training pairs, by its place in the text, and at random. It is found if the highest is a "
     "word that it is aligned with; shares are means over pairs.",
-    "Claim 8 counts as reproduced if association finds a word at least 3 times as often as chance. The place knows no "
-    "words, only that both languages order them alike.",
+    "Claim 8 counts as reproduced if association finds a word at least 3 times as often as chance, compared pair by "
+    "pair. The place knows no words, only that both languages order them alike.",
+    "Automatic alignments, such as those of fast_align, are found by co-occurrence, so that agreement with them says "
+    "little: the claim is judged only by alignments that people made (--gold).",
 )
 
 
@@ -182,20 +196,28 @@ def copied(setting: Setting) -> Section:
             shown(len(runs), len(seeds) * len(COPY_KINDS))
 
     result = copying(seeds=seeds, recipe=setting.recipe, folder=setting.folder / "copying", report=report)
-    failed = {kind: result.failures(kind) for kind in result.kinds}
-    names = {kind: f"runs that fail, {kind_name(kind, setting.recipe.length)}" for kind in failed}
-    lines = (Line("copying", names[kind], e, {}, SAID_OF_COPYING.get(kind, "")) for kind, e in failed.items())
-    return Section("Copying", tuple(lines), (_fails(failed["permutation"], failed["iid"]),), COPYING_NOTES)
+    names = {kind: kind_name(kind, setting.recipe.length) for kind in result.kinds}
+    lines = [
+        Line("copying", f"runs that fail, {name}", result.failures(kind), {}, SLIDES_ON_COPYING.get(kind, ""))
+        for kind, name in names.items()
+    ]
+    lines += [
+        Line("copying", f"runs with attention elsewhere, {name}", result.unaligned(kind), {})
+        for kind, name in names.items()
+    ]
+    tested = _fails(result.unaligned("permutation"), result.unaligned("iid"))
+    return Section("Copying", tuple(lines), (tested,), COPYING_NOTES)
 
 
-SAID_OF_COPYING = {"permutation": "about half", "iid": "none"}
+SLIDES_ON_COPYING = {"permutation": "about half", "iid": "none"}
 """What the slides say of the runs that fail."""
 
 COPYING_NOTES = (
     "A run fails if it copies less than 95 % of the symbols after its last step. Failed runs learn to copy later, "
     "without attending to the symbol that they copy.",
-    "Claim 9 counts as reproduced if runs on permutations fail more often than those on independent draws (Fisher's "
-    "exact test, p < 0.05), and as not reproduced if they fail in less than 20 % of all cases.",
+    "Attention is learnt if most of it is on the symbol to copy for at least 95 % of the symbols. Claim 9 counts as "
+    "reproduced if that fails on permutations more often than on independent draws (Fisher's exact test, p < 0.05), "
+    "and as not reproduced if it fails in less than 20 % of all cases.",
 )
 RARE = 0.2
 """The share of failures below which attention is said to be learnt."""
@@ -208,7 +230,8 @@ def _fails(permutations: Estimate, draws: Estimate) -> Answer:
     few = permutations.high < RARE
     verdict: Verdict = "reproduced" if p < 0.05 else "not reproduced" if few else "undecided"
     (a, n), (b, m) = counts
-    return Answer(9, "copying", verdict, f"{a} of {n} runs on permutations fail, {b} of {m} on draws; p = {p:.3f}")
+    figures = f"attention fails in {a} of {n} runs on permutations, in {b} of {m} on draws; p = {p:.3f}"
+    return Answer(9, "copying", verdict, figures)
 
 
 # ------------------------------------------------------------------------------------------------------ all sections

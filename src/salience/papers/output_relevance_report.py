@@ -19,7 +19,7 @@ from salience.views.dynamics import order_chart
 from salience.views.evaluation import plain
 from salience.views.pages import document, listed, settings_table, table
 
-COLUMNS = ("chance", "τ", "peak", "ξ")
+COLUMNS = ("chance", "τ", "best", "at step", "ξ")
 HEAD = ("quantity", "ours, 95 % interval", *COLUMNS, "slides")
 UNTESTED = "not tested by this command"
 
@@ -33,13 +33,13 @@ def terminal(result: Reproduction) -> RenderableType:
     parts.append(Text("\nClaims of the slides", style="bold"))
     for number, claim in enumerate(CLAIMS, 1):
         parts.append(Text(f"{number}. {claim}"))
-        lines = [_told(answer) for answer in result.answers if answer.claim == number] or [UNTESTED]
+        lines = [_written_out(answer) for answer in result.answers if answer.claim == number] or [UNTESTED]
         parts += [Padding(Text(line), (0, 0, 0, 3)) for line in lines]
     notes = [Text(note, style="dim") for section in result.sections for note in section.notes]
     return Group(*parts, Text(""), *notes)
 
 
-def _told(answer: Answer) -> str:
+def _written_out(answer: Answer) -> str:
     return f"{answer.data}: {answer.verdict} ({answer.figures})"
 
 
@@ -49,21 +49,27 @@ def _numbers(section: Section, data: str) -> Table:
         numbers.add_column(name, no_wrap=True)
     for line in section.lines:
         if line.data == data:
-            numbers.add_row(*map(Text, _cells(line, digits=2)[:-1]))
+            means = [_number(_mean(line.beside.get(name)), 2) for name in COLUMNS]
+            numbers.add_row(*map(Text, (line.quantity, _number(line.ours, 2), *means)))
     return numbers
 
 
-def _cells(line: Line, digits: int = 3) -> list[str]:
-    beside = [_written(line.beside.get(name), digits) for name in COLUMNS]
-    return [line.quantity, _written(line.ours, digits), *beside, line.said or "–"]
+def _mean(value: Estimate | float | None) -> float | None:
+    return value.mean if isinstance(value, Estimate) else value
 
 
-def _written(value: Estimate | float | None, digits: int) -> str:
+def _cells(line: Line) -> list[str]:
+    beside = [_number(line.beside.get(name), 3) for name in COLUMNS]
+    return [line.quantity, _number(line.ours, 3), *beside, line.slides or "–"]
+
+
+def _number(value: Estimate | float | None, digits: int) -> str:
     """A number with its interval, if it has one; steps are whole numbers."""
-    if value is None or isnan(value.mean if isinstance(value, Estimate) else value):
+    mean = _mean(value)
+    if value is None or mean is None or isnan(mean):
         return "–"
     if not isinstance(value, Estimate):
-        return f"{value:.{digits}f}"
+        return str(value) if isinstance(value, int) else f"{value:.{digits}f}"
     digits = 0 if value.mean > 1 else digits
     bounds = "" if isnan(value.low) else f" [{value.low:.{digits}f}, {value.high:.{digits}f}]"
     return f"{value.mean:.{digits}f}{bounds}"

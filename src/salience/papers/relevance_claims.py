@@ -4,15 +4,16 @@ Papers: Snell et al. 2020 (slides and preprint); Snell et al. 2021, arXiv:2103.0
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal
 
 from salience.audits.finding import Finding, Measure
 from salience.core.stats import Estimate
-from salience.dynamics.comparison import Comparison
+from salience.dynamics.agreement import Agreement
+from salience.dynamics.comparison import Comparison, Row
 from salience.dynamics.separation import Order
-from salience.papers.debate import Check, below, keeps_accuracy
+from salience.papers.debate import Check, keeps_accuracy
 
 CLAIMS = (
     "attention correlates with influence under standard training",
@@ -29,8 +30,6 @@ CLAIMS = (
 
 Verdict = Literal["reproduced", "not reproduced", "undecided", "not comparable"]
 """Undecided: an interval does not tell. Not comparable: what was measured here is not what the slides speak of."""
-TIMES = 3.0
-"""An agreement counts if it is at least so many times chance."""
 NEARLY_UNIFORM, SMALL = 0.98, 0.2
 """Attention starts uniform if its entropy is at least this share of the highest; relevance if it varies over tokens by
 at most this share of what it does at the end."""
@@ -48,7 +47,7 @@ class Line:
     ours: Estimate | float
     beside: Mapping[str, float | Estimate]
     """What stands beside it, such as chance."""
-    said: str = ""
+    slides: str = ""
     """What the slides say of it."""
 
 
@@ -100,10 +99,10 @@ def answer(number: int, data: str, checks: Sequence[Check]) -> Answer:
     return Answer(number, data, verdict, "; ".join(check.figures for check in checks))
 
 
-def often(share: Estimate, chance: float, figures: str) -> Check:
-    """The share is at least three times as high as by chance."""
-    bound = TIMES * chance
-    return Check(True if share.low >= bound else False if share.high < bound else None, figures)
+def above(e: Estimate, bound: float, figures: str) -> Check:
+    """The mean is above a bound, or not; undecided if its interval holds the bound."""
+    low, high = e.bounds
+    return Check(True if low > bound else False if high < bound else None, figures)
 
 
 # ------------------------------------------------------------------------------------------------------ classification
@@ -116,8 +115,8 @@ def lines_of(name: str, result: Comparison) -> list[Line]:
             name,
             f"A({row.final.of})",
             row.final.agreement,
-            {"chance": row.final.chance.mean, "τ": row.final.tau, "peak": row.peak, "ξ": row.xi},
-            SAID.get(row.final.of, ""),
+            {"chance": row.final.chance.mean, "τ": row.final.tau, **_at_best(row), "ξ": row.xi},
+            SLIDES.get(row.final.of, ""),
         )
         for row in result.rows
     ]
@@ -131,7 +130,11 @@ def lines_of(name: str, result: Comparison) -> list[Line]:
     return [*rows, *accuracies, *steps]
 
 
-SAID = {
+def _at_best(row: Row) -> dict[str, float | Estimate]:
+    return {} if row.best is None else {"best": row.best.agreement.agreement, "at step": row.best.step}
+
+
+SLIDES = {
     "a, Δ": "strongly correlates",
     "a, r′": "correlates",
     "Δ, r′": "correlates",
@@ -139,49 +142,57 @@ SAID = {
 """What the slides say of an agreement. They give no numbers."""
 
 
-def answers_of(name: str, result: Comparison, deceived: Finding) -> list[Answer]:
-    """Claims 1 to 7 on one data set; ``deceived`` is the finding on its deceptive twin."""
+def answers_of(name: str, result: Comparison, deceived: Finding, twin: Agreement) -> list[Answer]:
+    """Claims 1 to 7 on one data set; ``deceived`` is the finding on its deceptive twin, and ``twin`` its A(a, Δ)."""
     correct = {who: Measure.of("accuracy", marks, "share") for who, marks in result.correct.items()}
-    tau, own = deceived.measures[:2]
     accuracies = [deceived.measure(f"accuracy, {who}") for who in ("twin", "model")]
+    own, tau = result.row("a, Δ").final, twin.tau
     return [
-        answer(1, name, [_agrees(result, "a, Δ"), _positive("τ(a, Δ)", result.row("a, Δ").final.tau)]),
+        answer(1, name, [_agrees(own), above(own.tau, 0, f"τ(a, Δ) = {own.tau}")]),
         answer(2, name, [keeps_accuracy("uniform attention", correct["uniform"], correct["standard"])]),
         answer(
             3,
             name,
             [
                 keeps_accuracy("the deceptive twin", *accuracies),
-                replace(below(tau, 0.0), figures=f"{tau.name} {tau.estimate}, of the model {own.estimate}"),
+                above(_negated(tau), 0, f"τ(a, Δ) of the twin {tau}, of the model {own.tau}"),
             ],
         ),
         answer(4, name, [_uniform(result), _small(result)]),
         answer(5, name, [_first(result)]),
-        answer(6, name, [_agrees(result, "a, r′")]),
-        answer(7, name, [_agrees(result, "Δ, r′")]),
+        answer(6, name, [_agrees_early(result.row("a, r′"))]),
+        answer(7, name, [_agrees_early(result.row("Δ, r′"))]),
     ]
 
 
-def _agrees(result: Comparison, of: str) -> Check:
-    row = result.row(of).final
-    figures = f"A({of}) = {row.agreement}, {row.times:.1f} × chance ({row.chance.mean:.3f})"
-    return often(row.agreement, row.chance.mean, figures)
+def _agrees(own: Agreement) -> Check:
+    return above(own.lead, 0, f"A({own.of}) = {own.agreement}, {_times(own)}")
 
 
-def _positive(what: str, e: Estimate) -> Check:
-    return Check(True if e.low > 0 else False if e.high < 0 else None, f"{what} = {e}")
+def _agrees_early(row: Row) -> Check:
+    """Judged at the best step of the second training, as the authors do; that of the end is reported beside it."""
+    assert row.best is not None
+    early = _agrees(row.best.agreement)
+    figures = f"{early.figures}, at step {row.best.step}; {row.final.agreement} at the end, {_times(row.final)}"
+    return Check(early.holds, figures)
+
+
+def _times(own: Agreement) -> str:
+    return f"{own.times:.1f} × chance ({own.chance.mean:.3f})"
+
+
+def _negated(e: Estimate) -> Estimate:
+    return Estimate(-e.mean, -e.high, -e.low, e.n)
 
 
 def _uniform(result: Comparison) -> Check:
     e = result.first_entropy
-    holds = True if e.low >= NEARLY_UNIFORM else False if e.high < NEARLY_UNIFORM else None
-    return Check(holds, f"entropy of attention, as a share of that of uniform attention {e}")
+    return above(e, NEARLY_UNIFORM, f"entropy of attention, as a share of that of uniform attention {e}")
 
 
 def _small(result: Comparison) -> Check:
     e = result.first_spread
-    holds = True if e.high <= SMALL else False if e.low > SMALL else None
-    return Check(holds, f"spread of relevance over tokens, as a share of that at the end {e}")
+    return above(_negated(e), -SMALL, f"spread of relevance over tokens, as a share of that at the end {e}")
 
 
 def _first(result: Comparison) -> Check:
@@ -205,15 +216,17 @@ def _steps(e: Estimate) -> str:
 
 NOTES = (
     "A(u, v) is the share of texts in which the highest token of u is among the highest 5 % of v; chance is its mean "
-    "over all orders of v. An agreement counts as reproduced if its interval lies above 3 times chance.",
+    "over all orders of v. An agreement counts as reproduced if the interval of A − 3 · chance is above 0.",
     "a is attention, Δ influence by leaving one word out, ∇ its gradient form, r′ relevance under uniform attention. "
     "embedding and counts are the co-occurrence proxies: a mean of embeddings, and a logistic regression on counts. r "
     "and a are half-way at the step at which they separate keywords half as well as at the end.",
-    "peak is the highest agreement over the recorded steps of the second training, which the slides' code reports; "
-    "it is chosen on the same texts, so it is too high. ξ is the accuracy of other seeds when their attention agrees "
-    "with a as much.",
+    "best is the agreement at the recorded step of the second training at which it is highest, which the authors' "
+    "code reports; here the step is chosen on every second text, and the agreement measured on the others. a is then "
+    "that of the step at which the first training is most accurate. Claims 6 and 7 are judged by it, and what is left "
+    "at the end is given beside it. ξ is the accuracy of other seeds when their attention agrees with a as much as at "
+    "the end.",
     "The slides give no numbers for these agreements, and none are printed as theirs.",
     "The authors train for 4000 steps of Adam at a constant rate; here the rate falls linearly to 0, for fewer steps. "
     "Texts have no tokens for their beginning and end. Words that occur less than 3 times are unknown.",
-    "Influence is that on the log-probability of the true label. With two labels, it ranks tokens as the logit does.",
+    "Influence is that on the log-odds of the true label: with two labels, the difference of their logits.",
 )

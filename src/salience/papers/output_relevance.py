@@ -196,14 +196,13 @@ def copied(setting: Setting) -> Section:
             shown(len(runs), len(seeds) * len(COPY_KINDS))
 
     result = copying(seeds=seeds, recipe=setting.recipe, folder=setting.folder / "copying", report=report)
-    names = {kind: kind_name(kind, setting.recipe.length) for kind in result.kinds}
+    names = [(kind, kind_name(kind, setting.recipe.length)) for kind in result.kinds]
     lines = [
         Line("copying", f"runs that fail, {name}", result.failures(kind), {}, SLIDES_ON_COPYING.get(kind, ""))
-        for kind, name in names.items()
+        for kind, name in names
     ]
     lines += [
-        Line("copying", f"runs with attention elsewhere, {name}", result.unaligned(kind), {})
-        for kind, name in names.items()
+        Line("copying", f"runs with attention elsewhere, {name}", result.unaligned(kind), {}) for kind, name in names
     ]
     tested = _fails(result.unaligned("permutation"), result.unaligned("iid"))
     return Section("Copying", tuple(lines), (tested,), COPYING_NOTES)

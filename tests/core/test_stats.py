@@ -141,6 +141,21 @@ def test_equal_values_have_no_interval_unless_they_are_a_share():
     assert estimate([0.0, 1.0] * 5) == share([0.0, 1.0] * 5)
 
 
+def test_differences_of_shares_are_no_shares():
+    """One text of 400 that only the first model gets right does not show that it is better."""
+    e = estimate([1.0] + [0.0] * 399, (-1, 1))
+    assert e.low < 0 < e.high
+    mirrored = estimate([-1.0] + [0.0] * 399, (-1, 1))
+    assert (mirrored.low, mirrored.high) == pytest.approx((-e.high, -e.low))
+
+
+def test_bounds_to_decide_by():
+    assert estimate([2.0] * 10).bounds == (2.0, 2.0)
+    assert all(isnan(bound) for bound in estimate([2.0] * 3).bounds), "too few to decide by"
+    e = estimate([0.1, 0.5, 0.3, 0.9, 0.2, 0.4, 0.8, 0.6])
+    assert e.bounds == (e.low, e.high)
+
+
 def test_undefined_values_are_not_counted():
     x = [0.1, 0.4, nan, 0.2, 0.9, 0.3, nan, 0.5, 0.6, 0.1]
     assert estimate(x) == estimate([v for v in x if not isnan(v)])

@@ -16,7 +16,7 @@ from salience.audits.finding import Finding, Measure
 from salience.audits.study import Study
 from salience.core.files import claim, fingerprint, locked
 from salience.core.stats import Estimate, estimate
-from salience.data.copying import COPY_KINDS
+from salience.data.copying import COPY_KINDS, CopyKind
 from salience.data.examples import encode_examples, sampled
 from salience.data.pairs import Pair
 from salience.dynamics.agreement import TIMES, Agreement
@@ -196,7 +196,7 @@ def copied(setting: Setting) -> Section:
             shown(len(runs), len(seeds) * len(COPY_KINDS))
 
     result = copying(seeds=seeds, recipe=setting.recipe, folder=setting.folder / "copying", report=report)
-    names = [(kind, kind_name(kind, setting.recipe.length)) for kind in result.kinds]
+    names: list[tuple[CopyKind, str]] = [(k, kind_name(k, setting.recipe.length)) for k in result.kinds]
     lines = [
         Line("copying", f"runs that fail, {name}", result.failures(kind), {}, SLIDES_ON_COPYING.get(kind, ""))
         for kind, name in names

@@ -16,9 +16,11 @@ from audits.twins import model, texts
 from salience.audits import RETRAINED, Audit, Callbacks, audit
 from salience.audits.adversarial_twin import furthest
 from salience.audits.adversary import Search
+from salience.audits.deceptive_twin import judged
 from salience.audits.erasure import fractions_to_flip
 from salience.audits.manipulation import removed
 from salience.audits.weights import Attended
+from salience.core.stats import Estimate
 from salience.data.examples import Example
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from shapes import build
@@ -312,6 +314,34 @@ def test_the_furthest_adversary_is_chosen_among_those_that_are_as_accurate():
     assert furthest({2.0: 0.6, 3.0: 0.5}, {2.0: 0.3, 3.0: 0.35}, 0.8) == (2.0, False)
     # One that only imitates is no adversary, however accurate.
     assert furthest({0.0: 0.7, 2.0: 0.6, 3.0: 0.5}, {0.0: 0.1, 2.0: 0.5, 3.0: 0.6}, 0.8) == (2.0, False)
+
+
+def test_a_twin_whose_attention_stayed_says_nothing_about_deception(tmp_path):
+    options = {"retrain": TRAIN, "training": {"epochs": 1, "rate": 1e-9}, "tests": "deceptive_twin"}
+    (finding,) = audit(decisive_among_noise(), TEST, out=tmp_path, **options, **{"deceptive_twin.weight": 0.0}).findings
+    assert finding.measures[0].estimate.low > 0
+    assert finding.measure("distance of attention (JSD)").estimate.mean < 0.01
+    assert finding.verdict == "unclear"
+    assert "distance (JSD) of" in finding.answer.replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize(
+    ("twin", "fall", "distance", "same", "verdict"),
+    [
+        (-0.2, -0.5, 0.5, 0.9, "no explanation"),
+        (0.2, -0.1, 0.5, 0.9, "explanation"),
+        (0.2, -0.1, 0.35, 0.9, "unclear"),  # attention has not moved
+        (-0.2, -0.5, 0.35, 0.9, "unclear"),
+        (-0.2, 0.0, 0.5, 0.9, "unclear"),  # it was against influence before
+        (-0.2, -0.5, 0.5, 0.4, "unclear"),  # the output has changed
+        (0.0, -0.5, 0.5, 0.9, "unclear"),
+    ],
+)
+def test_deception_needs_other_attention_and_a_fall(twin, fall, distance, same, verdict):
+    def near(mean: float) -> Estimate:
+        return Estimate(mean, mean - 0.05, mean + 0.05, 20)
+
+    assert judged(near(twin), near(fall), distance=near(distance), same=near(same)) == verdict
 
 
 def test_spans_are_removed_from_the_text_in_any_order():

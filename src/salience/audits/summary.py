@@ -63,7 +63,7 @@ USES: Mapping[str, Mapping[str, str]] = {
         "unclear": "Whether other attention with the same predictions is as useful cannot be said from these texts.",
     },
     "deceptive_twin": {
-        "explanation": "Even a twin that is trained to deceive attends to influential words.",
+        "explanation": "Even a twin with other attention, trained to deceive, attends to influential words.",
         "no explanation": "Do not use attention as evidence against deceit: it can be trained to mislead.",
         "unclear": "Whether attention can be trained to mislead cannot be said from these texts.",
     },

@@ -98,11 +98,17 @@ def _first_flip(attended: Attended, scores: Float[Tensor, "m b t"]) -> Float[Ten
 
 
 def _without(attended: Attended, text: Int[Tensor, " r"], where: Bool[Tensor, "r t"]) -> Float[Tensor, "r c"]:
-    """The probabilities without some weights; the others are scaled to sum to 1 again."""
+    """The probabilities without some weights; the others are scaled to sum to 1 again.
+
+    A query that sees no other token keeps its weights: there is nothing else for it to attend to.
+    """
 
     def change(a: Tensor, rows: Tensor) -> Tensor:
-        kept = a * ~where[rows, None, None, : a.shape[-1]]
-        return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
+        (q, t), gone = a.shape[2:], where[rows, None, : a.shape[3]]
+        kept = a * ~gone[:, None]
+        total = kept.sum(-1, keepdim=True)
+        sees = (attended.visible[text[rows], :q, :t] & ~gone).any(-1)[:, None, :, None] | (total > 0)
+        return torch.where(sees, kept / total.clamp_min(torch.finfo(kept.dtype).tiny), a)
 
     return attended.answers(text, change)
 

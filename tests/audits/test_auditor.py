@@ -20,7 +20,7 @@ from audits import known
 from salience.audits import RETRAINED, TESTS, Audit, Callbacks, Finding, Measure
 from salience.audits import folder as saving
 from salience.audits.adversary import Search
-from salience.audits.finding import NO_BREAK, as_well_as, by_difference, by_share
+from salience.audits.finding import NO_BREAK, above_chance, as_well_as, by_difference, by_share, only_if_better
 from salience.cli import run
 from salience.cli.audit import audit as audit_command
 from salience.core.stats import Estimate
@@ -265,6 +265,42 @@ def test_the_help_names_every_test():
 def test_no_difference_in_enough_texts_is_as_good(n: int, verdict: str):
     assert as_well_as(Estimate(0.0 if n else nan, nan, nan, n), more_is_explanation=True) == verdict
     assert as_well_as(Estimate(0.2, nan, nan, n), more_is_explanation=True) == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.002, 0.001, "explanation"),  # thousands of texts show that there is no difference
+        (-0.015, -0.005, "explanation"),  # worse, by less than anyone would notice
+        (0.1, 0.2, "explanation"),
+        (-0.05, -0.03, "no explanation"),
+        (-0.05, -0.001, "no explanation"),
+        (-0.05, 0.03, "unclear"),
+    ],
+)
+def test_a_difference_within_the_margin_is_none(low: float, high: float, verdict: str):
+    difference = Estimate((low + high) / 2, low, high, 5000)
+    mirrored = Estimate(-difference.mean, -high, -low, 5000)
+    assert as_well_as(difference, more_is_explanation=True) == verdict
+    assert as_well_as(mirrored, more_is_explanation=False) == verdict
+    # The same for a substitute: if that does as well as attention, attention is not needed.
+    opposite = {"explanation": "no explanation", "no explanation": "explanation", "unclear": "unclear"}
+    assert only_if_better(mirrored) == opposite[verdict]
+
+
+def test_to_do_as_well_as_something_that_finds_nothing_is_no_merit():
+    assert above_chance("explanation", Estimate(0.0, -0.1, 0.1, 20)) == "unclear"
+    assert above_chance("explanation", Estimate(0.2, 0.1, 0.3, 20)) == "explanation"
+    assert above_chance("no explanation", Estimate(0.0, -0.1, 0.1, 20)) == "no explanation"
+    assert verdicts(known.indifferent(), ["comparison"]) == {"comparison": "unclear"}
+
+
+def test_what_cannot_be_negative_is_not_written_so():
+    values = [0.0] * 19 + [1e-4]
+    assert str(Measure.of("distance", values, "size")).replace(NO_BREAK, " ") == "0.000 [0.000, 0.000]"
+    assert Measure.of("distance", values, "size").estimate.low == 0
+    assert Measure.of("accuracy", [0.9, 1.0] * 10, "share").estimate.high <= 1
+    assert str(Measure.of("difference", [-1e-5] * 20)) == "0.000"
 
 
 # ------------------------------------------------------------------------------------------------------ odd data

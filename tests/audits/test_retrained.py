@@ -309,6 +309,14 @@ def decisive_among_noise(scale: float = 12.0):
     return built
 
 
+def test_attention_that_uniform_weights_replace_is_not_needed():
+    """The decisive word stands alone: uniform attention reads it as well as any other."""
+    train, test = ([Example(e.id, e.text, e.label) for e in texts(n, seed, words=1)] for n, seed in ((48, 3), (60, 4)))
+    (finding,) = run(None, ["uniform_attention"], train, data=test, training={**TRAINING, "epochs": 12}).findings
+    assert finding.measures[2].estimate.mean == 1
+    assert finding.verdict == "no explanation"
+
+
 def test_the_furthest_adversary_is_chosen_among_those_that_are_as_accurate():
     assert furthest({0.0: 0.8, 1.0: 0.79, 2.0: 0.6}, {0.0: 0.1, 1.0: 0.5, 2.0: 0.69}, 0.8) == (1.0, True)
     assert furthest({2.0: 0.6, 3.0: 0.5}, {2.0: 0.3, 3.0: 0.35}, 0.8) == (2.0, False)

@@ -210,12 +210,12 @@ def adversary(study: Study, *, search: Search = Search()) -> Finding:  # noqa: B
 
     values = study.each(test)
     far = Measure.share("texts with a far adversary", values["distance"] > FAR, values["distance"])
-    distance = Measure.of("distance reached (JSD)", values["distance"])
-    rest = (Measure.of("change of the output (TVD)", values["change"]),)
+    distance = Measure.of("distance reached (JSD)", values["distance"], "size")
+    rest = (Measure.of("change of the output (TVD)", values["change"], "size"),)
     return Finding(
         test="adversary",
         question="Are there very different attention weights with the same prediction?",
-        measures=(far, distance, *rest, Measure.of("largest attention weight", values["largest"])),
+        measures=(far, distance, *rest, Measure.of("largest attention weight", values["largest"], "size")),
         expected=f"no attention further away than {FAR:g} keeps the output, in most texts",
         verdict=by_share(far.estimate, more_is_explanation=False),
         answer=(

@@ -33,7 +33,7 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
     own = Measure.of("τ(attention, leave-one-out) of the model", before)
     fall = Measure.of("τ(attention, leave-one-out), twin − model", after - before)
     same = Measure.share("texts whose output stays", change <= SAME_OUTPUT)
-    distance = Measure.of("distance of attention (JSD)", study.distances(study.model, twin))
+    distance = Measure.of("distance of attention (JSD)", study.distances(study.model, twin), "size")
     correct = [study.correct(model) for model in (study.model, twin)]
     return Finding(
         test="deceptive_twin",
@@ -41,7 +41,7 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
         measures=(
             lead,
             own,
-            Measure.of("change of the output (TVD)", change),
+            Measure.of("change of the output (TVD)", change, "size"),
             same,
             distance,
             Measure.of("accuracy, model", correct[0], "share"),

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from salience.audits.finding import Finding, Measure, as_well_as
+from salience.audits.finding import Finding, Measure, above_chance, as_well_as
 from salience.audits.study import Study
 from salience.audits.weights import Attended
 from salience.core.distances import jensen_shannon
@@ -141,9 +141,10 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
     lead = Measure.of(
         "fraction to flip, attention − gradient", fractions["attention"] - fractions["gradient"], "points"
     )
+    sooner = Measure.of("fraction to flip, random − attention", fractions["random"] - fractions["attention"], "points")
     other = [
         Measure.of("effect of the highest weight − another (JSD)", values["effect"]),
-        Measure.of("lead of the highest weight", values["lead"]),
+        Measure.of("lead of the highest weight", values["lead"], "size"),
         *(Measure.share(name, values[name] == 1, values[name]) for name in values if name.startswith("flips")),
         *(Measure.of(f"fraction to flip, {name}", fractions[name], "share") for name in RANKINGS),
         Measure.share("texts that flip under every ranking", flipped),
@@ -154,7 +155,7 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
         question="Do the highest attention weights decide the prediction?",
         measures=(lead, *other),
         expected="no more weights have to be erased by attention than by the gradient until the decision flips",
-        verdict=as_well_as(lead.estimate, more_is_explanation=False),
+        verdict=above_chance(as_well_as(lead.estimate, more_is_explanation=False), sooner.estimate),
         answer=(
             f"Without its highest weight, {other[2]} of the decisions flip; without a random other, "
             f"{other[3]}. The fraction of weights to erase until the decision flips: {each} (in the "

@@ -65,7 +65,9 @@ def _moved(attended: Attended, before: Output, after: Output, tokens: Bool[Tenso
 def intervention(study: Study) -> Finding:
     """Can attention be changed on its own?"""
     values = study.each(lambda attended: intervened(attended, seed=study.seed))
-    measures = [Measure.of(name, values[name]) for what in MOVED for name in (f"{what}, by input", f"{what}, by hand")]
+    measures = [
+        Measure.of(name, values[name], "size") for what in MOVED for name in (f"{what}, by input", f"{what}, by hand")
+    ]
     states_by_input, states_by_hand, *_ = measures
     each = "; ".join(
         f"{what} {values_by_hand.mean} by hand, {values_by_input.mean} through the input"

@@ -20,9 +20,9 @@ def seed_variation(study: Study, *, seeds: Pairs = 5) -> Finding:
     closer = Measure.share("texts whose attention varies less than by chance", between < by_chance, between)
     measures = (
         closer,
-        Measure.of("distance between seeds (JSD)", between),
-        Measure.of("distance to shuffled attention (JSD)", by_chance),
-        Measure.of("largest attention weight", [float(a.max()) for a in attention]),
+        Measure.of("distance between seeds (JSD)", between, "size"),
+        Measure.of("distance to shuffled attention (JSD)", by_chance, "size"),
+        Measure.of("largest attention weight", [float(a.max()) for a in attention], "size"),
     )
     return Finding(
         test="seed_variation",

@@ -13,7 +13,7 @@ def sentences(findings: Iterable[Finding]) -> Iterator[str]:
 
 USES: Mapping[str, Mapping[str, str]] = {
     "correlation": {
-        "explanation": "The order of attention can be read as an order of importance, as far as leave-one-out goes.",
+        "explanation": "Attention orders words as well as gradients do, as far as leave-one-out goes.",
         "no explanation": "Attention should not be read as an order of importance: gradients order the words better.",
         "unclear": "Whether attention orders words as well as gradients do cannot be said from these texts.",
     },
@@ -24,11 +24,11 @@ USES: Mapping[str, Mapping[str, str]] = {
     },
     "adversary": {
         "explanation": "The prediction needs attention that is close to the model's own.",
-        "no explanation": "Attention is not the only story: very different weights give the same prediction.",
+        "no explanation": "Other attention weights give the same prediction, even very different ones.",
         "unclear": "Whether most texts have a far adversary cannot be said from these texts.",
     },
     "erasure": {
-        "explanation": "Attention finds the weights that decide, at least as well as the gradient.",
+        "explanation": "Attention finds the weights that decide, as soon as the gradient does.",
         "no explanation": "Attention is a poor guide to the weights that decide: the gradient finds them sooner.",
         "unclear": "Whether attention finds the weights that decide as soon as the gradient cannot be said.",
     },
@@ -40,11 +40,11 @@ USES: Mapping[str, Mapping[str, str]] = {
     "comparison": {
         "explanation": "As an explanation of which words matter, attention is as faithful as the best method here.",
         "no explanation": "To learn which words matter, use a saliency method instead of attention.",
-        "unclear": "Attention and the best saliency method are statistically indistinguishable here.",
+        "unclear": "Whether attention is as faithful as the best method cannot be said from these texts.",
     },
     "uniform_attention": {
         "explanation": "The model needs its attention: with uniform weights it learns less.",
-        "no explanation": "Attention is not needed here: with uniform weights a model learns more.",
+        "no explanation": "Attention is not needed here: with uniform weights a model learns as well.",
         "unclear": "Whether the model needs its attention cannot be said from these texts.",
     },
     "seed_variation": {

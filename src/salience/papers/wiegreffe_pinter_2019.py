@@ -104,8 +104,8 @@ PAPER = Paper(
     notes=(
         "The paper reports F1 and selects epochs on test texts; accuracy after a fixed number of epochs is given here.",
         "For TVD the paper's code takes half the difference of one of two probabilities, which is half of TVD, so that "
-        "its λ is half of ours too. Its TVDs and λ are doubled here: on SST, its λ = 0.0005 and TVD 0.036 are λ = 0.001 "
-        "and 0.072.",
+        "its λ is half of ours too. Its TVDs and λ are doubled here: on SST, its λ = 0.0005 and TVD 0.036 are "
+        "λ = 0.001 and 0.072.",
         "The paper trains adversaries for up to 80 epochs; here they are trained as long as the base model.",
     ),
 )

@@ -82,6 +82,25 @@ def test_states_below_attention_stay_when_it_is_set_by_hand():
     assert finding.measure("attention, by hand").estimate.mean > 0
 
 
+@pytest.mark.parametrize("shape", ["pooled_embedding", "pooled_mlp"])
+def test_encoders_without_context_can_change_attention_alone(shape: str):
+    (finding,) = salience.audit(build(shape), [*TEXTS, *MANY], tests="intervention").findings
+    assert finding.measure("states below, by input").estimate.mean == 0
+    assert finding.measure("attention, by input").estimate.mean > 0
+    assert finding.verdict == "explanation"
+    (few,) = salience.audit(build(shape), MANY[:5], tests="intervention").findings
+    assert few.verdict == "unclear", "five texts are too few"
+
+
+def test_the_embeddings_below_the_first_layer_cannot_be_tested():
+    first, second = (salience.audit(build("bert"), MANY, tests="intervention", layer=n).findings[0] for n in (1, 2))
+    assert first.measure("states below, by input").estimate.mean == 0
+    assert first.verdict == "unclear"
+    assert "only embeddings" in first.answer
+    assert second.verdict == "no explanation"
+    assert "counterfactual network" in second.answer
+
+
 def test_a_layer_and_a_head_are_tested_alone():
     model = build("bert")
     every, one = (salience.audit(model, TEXTS, tests="permutation", head=head) for head in (None, 2))

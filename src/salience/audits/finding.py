@@ -23,8 +23,8 @@ LIMITS: Mapping[Kind, Limits] = {"number": UNLIMITED, "size": (0, inf), "share":
 MARGIN = 0.02
 """The difference that counts as none: 2 points of accuracy or of weights to erase, 0.02 of τ or of comprehensiveness.
 
-Accuracies of the papers are compared within 2 points, and the other scales are as long. An interval that holds 0 says
-only that no difference was found; one that lies within the margin says that there is none to speak of.
+An interval that holds 0 says only that no difference was found; one within the margin says that there is none to speak
+of. Accuracies that differ by less count as equal in all tests of twins; the other numbers are on scales like theirs.
 """
 
 

@@ -33,7 +33,7 @@ USES: Mapping[str, Mapping[str, str]] = {
         "unclear": "Whether attention finds the weights that decide as soon as the gradient cannot be said.",
     },
     "intervention": {
-        "explanation": "Attention can be changed on its own.",
+        "explanation": "Attention can be changed on its own: inputs change it and leave the states below.",
         "no explanation": "Attention does not change on its own: inputs that change it also change the states below.",
         "unclear": "Whether attention can be changed on its own cannot be said from these texts.",
     },

@@ -68,8 +68,8 @@ COUNTERFACTUAL = (
     "none."
 )
 EMBEDDINGS_BELOW = (
-    " Below the first layer there are only embeddings, and those of the tokens that stay cannot move: this layer cannot "
-    "be tested."
+    " Below the first layer there are only embeddings, and those of the tokens that stay cannot move: this layer "
+    "cannot be tested."
 )
 
 

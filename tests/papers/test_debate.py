@@ -102,6 +102,19 @@ def test_a_stopped_run_resumes_without_training_again(data: Path, tmp_path: Path
     assert (tmp_path / "out" / "result.json").read_text() == result
 
 
+def test_the_guide_of_two_tests_trains_one_twin(tmp_path: Path):
+    """In the paper's protocol the audited model is the twin trained on the task: its weights guide one classifier."""
+    data = Data(texts(16, 1, words=4), TEST)
+    paper = replace(PAPERS["wiegreffe_pinter_2019"], embedding=4)
+    sizes = {"quick": replace(paper.sizes["quick"], seeds=2, weights=(0.0,))}
+    result = debate.run(replace(paper, sizes=sizes), {"x": data}, tmp_path, epochs=1)
+    twins = {path.name for path in (tmp_path / "x" / "bilstm" / "twins").glob("mlp-guided-by-*")}
+    assert twins == {"mlp-guided-by-model", "mlp-guided-by-adversary"}
+    ours = {row.quantity: row.ours for row in result.rows}
+    guided = ours["frozen: accuracy with weights, the model's"]
+    assert ours["adversarial: accuracy with frozen weights, the model's"] == guided
+
+
 def test_other_data_in_the_folder_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     command = arguments("serrano_smith_2019", data, tmp_path / "out")
     assert run(command) == 0

@@ -19,6 +19,7 @@ from salience.audits.adversary import Search
 from salience.audits.deceptive_twin import judged
 from salience.audits.erasure import fractions_to_flip
 from salience.audits.manipulation import removed
+from salience.audits.summary import sentences
 from salience.audits.weights import Attended
 from salience.core.stats import Estimate
 from salience.data.examples import Example
@@ -92,6 +93,18 @@ def test_distances_between_twins_are_those_of_their_attention(findings, folder):
         middle = (a + b) / 2
         expected = sum((x * (x / middle).log()).sum() for x in (a, b)) / 2
         assert value == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_the_audited_model_is_compared_with_its_twins_as_well(findings, folder):
+    (measure,) = [m for m in findings["seed_variation"].measures if "audited model" in m.name]
+    twins = [salience.load(folder / "twins" / f"standard-{seed}") for seed in range(2)]
+    for example, value in zip(TEST, measure.values, strict=True):
+        a, *others = (
+            m(m.batch(m.encode([example.text])), attention="read").attention[0][0, 0, 0] for m in (model(), *twins)
+        )
+        each = [sum((x * (2 * x / (a + b)).log()).sum().item() for x in (a, b)) / 2 for b in others]
+        assert value == pytest.approx(float(np.median(each)), abs=1e-5)
+    assert "closer than by chance" in " ".join(sentences([findings["seed_variation"]]))
 
 
 def test_attention_of_manipulated_twins_is_read_on_the_marked_tokens(findings, folder):
@@ -252,7 +265,7 @@ def test_divided_texts_train_on_four_fifths(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["uniform_attention", "seed_variation", "frozen_weights", "word_tying"])
-def test_transformers_have_no_twins_that_start_from_nothing(name: str, tmp_path: Path):
+def test_transformers_have_no_twins_that_are_trained_from_scratch(name: str, tmp_path: Path):
     bert = build("bert")
     labelled = [Example(str(i), text, i % 2) for i, text in enumerate(["a fine film", "a dull film"] * 8)]
     with pytest.raises(

@@ -48,9 +48,9 @@ USES: Mapping[str, Mapping[str, str]] = {
         "unclear": "Whether the model needs its attention cannot be said from these texts.",
     },
     "seed_variation": {
-        "explanation": "Attention is a property of the task: runs with other seeds attend alike.",
-        "no explanation": "Attention depends on the seed: other runs attend to other words.",
-        "unclear": "Whether runs with other seeds attend alike cannot be said from these texts.",
+        "explanation": "Attention is in part a property of the task: runs with other seeds are closer than by chance.",
+        "no explanation": "Attention depends on the seed: other runs are no closer than by chance.",
+        "unclear": "Whether runs with other seeds are closer than by chance cannot be said from these texts.",
     },
     "frozen_weights": {
         "explanation": "The weights can be used as word importance elsewhere: they help a model without context.",

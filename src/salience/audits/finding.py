@@ -119,14 +119,14 @@ def by_difference(difference: Estimate, *, more_is_explanation: bool) -> Verdict
 
 def as_well_as(difference: Estimate, *, more_is_explanation: bool) -> Verdict:
     """Whether attention does as well as what it is compared with."""
-    return {True: "explanation", False: "no explanation", None: "unclear"}[
-        as_well(difference, more_is_better=more_is_explanation)
-    ]
+    holds = as_well(difference, more_is_better=more_is_explanation)
+    return "unclear" if holds is None else "explanation" if holds else "no explanation"
 
 
 def only_if_better(difference: Estimate) -> Verdict:
     """Whether attention − a substitute shows that attention is needed: not if the substitute does as well."""
-    return {True: "no explanation", False: "explanation", None: "unclear"}[as_well(difference, more_is_better=False)]
+    replaced = as_well(difference, more_is_better=False)
+    return "unclear" if replaced is None else "no explanation" if replaced else "explanation"
 
 
 def as_well(difference: Estimate, *, more_is_better: bool) -> bool | None:

@@ -33,6 +33,14 @@ def attended(shape: str, **options: int) -> Attended:
     return Attended.of(model, batch_of(model), **options)
 
 
+def in_batch_and_alone(shape: str, layer: int | None) -> tuple[Attended, Attended]:
+    """The attention of all texts, and that of the last alone, which shares its passes with a longer one."""
+    model = shapes.build(shape, dtype=torch.float64)
+    every, one = (batch_of(model, texts) for texts in (shapes.TEXTS, shapes.TEXTS[-1:]))
+    assert one.width < every.width
+    return Attended.of(model, every, layer), Attended.of(model, one, layer)
+
+
 def answer(model: Model, text: str, layer: int, change) -> np.ndarray:
     """The probabilities of one text whose attention at one layer is changed in a whole, plain pass."""
     model.module.eval()
@@ -160,11 +168,11 @@ def test_permutation_equals_a_loop_over_shuffles(shape: str):
         assert float(result.change[number]) == pytest.approx(float(np.median(changes)), abs=1e-9)
 
 
+@pytest.mark.parametrize("layer", [1, None])
 @pytest.mark.parametrize("shape", ["bert", "gpt2", "pooled_bilstm"])
-def test_shuffles_do_not_depend_on_the_other_texts(shape: str):
-    own = attended(shape)
-    alone = Attended.of(own.model, batch_of(own.model, shapes.TEXTS[1:2]))
-    assert float(permuted(own, shuffles=5).change[1]) == pytest.approx(float(permuted(alone, shuffles=5).change[0]))
+def test_shuffles_do_not_depend_on_the_other_texts(shape: str, layer: int | None):
+    own, alone = in_batch_and_alone(shape, layer)
+    assert float(permuted(own, shuffles=5).change[-1]) == pytest.approx(float(permuted(alone, shuffles=5).change[0]))
 
 
 def test_causal_queries_never_see_later_tokens():
@@ -190,7 +198,22 @@ def test_adversary_equals_a_search_text_by_text(shape: str):
     for number, text in enumerate(shapes.TEXTS):
         distance, change = literal_adversary(own.model, text, own.layer, search, 0.05, seed=1)
         assert float(result.distance[number]) == pytest.approx(distance, abs=1e-6)
-        assert float(result.change[number]) == pytest.approx(change, abs=1e-6)
+        assert float(result.change[number]) == pytest.approx(change, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("layer", [1, None])
+@pytest.mark.parametrize("shape", ["bert", "gpt2", "pooled_bilstm"])
+def test_an_adversary_does_not_depend_on_the_other_texts(shape: str, layer: int | None):
+    search = Search(restarts=3, steps=4, rate=0.1, spread=1.0)
+    own, alone = (adversarial(each, epsilon=1.0, search=search) for each in in_batch_and_alone(shape, layer))
+    for name in ("distance", "change"):
+        assert float(getattr(own, name)[-1]) == pytest.approx(float(getattr(alone, name)[0]), abs=1e-6)
+
+
+def test_without_an_adversary_there_is_no_change_of_the_output():
+    result = adversarial(attended("bert"), epsilon=-1.0, search=Search(steps=1))
+    assert bool((result.distance == 0).all())
+    assert bool(result.change.isnan().all())
 
 
 def literal_adversary(model: Model, text: str, layer: int, search: Search, epsilon: float, seed: int):
@@ -233,7 +256,7 @@ def literal_adversary(model: Model, text: str, layer: int, search: Search, epsil
         optimiser.step()
     with torch.no_grad():
         results = [(float(jsd(c, own)), float(change(c))) for c in z.softmax(-1)]
-    return max((r for r in results if r[1] <= epsilon), default=(0.0, 0.0))
+    return max((r for r in results if r[1] <= epsilon), default=(0.0, np.nan))
 
 
 # ------------------------------------------------------------------------------------------------------ erasure
@@ -305,9 +328,10 @@ def test_weights_however_small_are_scaled_to_sum_to_1_when_the_rest_is_erased():
     assert float(single_weights(own).effect) == pytest.approx(float(jensen_shannon(on_the_other, own.probabilities)))
 
 
-@pytest.mark.parametrize("shape", ["bert", "pooled_bilstm"])
-def test_single_weights_equal_a_loop(shape: str):
-    own = attended(shape)
+@pytest.mark.parametrize(("shape", "layer"), [("bert", None), ("pooled_bilstm", None), ("gpt2", 1)])
+def test_single_weights_equal_a_loop(shape: str, layer: int | None):
+    """At a lower layer of a causal model, the first query sees the first token only, and keeps its weight."""
+    own = attended(shape, **({} if layer is None else {"layer": layer}))
     result = single_weights(own, seed=2)
     for number, text in enumerate(shapes.TEXTS):
         places = content(own.model, text)
@@ -324,9 +348,10 @@ def test_single_weights_equal_a_loop(shape: str):
 
         def without(i: int) -> np.ndarray:
             def change(a: Tensor) -> Tensor:
-                a = a.clone()
-                a[..., i] = 0
-                return a / a.sum(-1, keepdim=True)
+                kept = a.clone()
+                kept[..., i] = 0
+                total = kept.sum(-1, keepdim=True)
+                return torch.where(total > 0, kept / total, a)
 
             return answer(own.model, text, own.layer, change)  # noqa: B023
 

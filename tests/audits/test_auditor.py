@@ -20,7 +20,7 @@ from audits import known
 from salience.audits import RETRAINED, TESTS, Audit, Callbacks, Finding, Measure
 from salience.audits import folder as saving
 from salience.audits.adversary import Search
-from salience.audits.finding import NO_BREAK, as_well_as, by_difference, by_share
+from salience.audits.finding import NO_BREAK, above_chance, as_well_as, by_difference, by_share, only_if_better
 from salience.cli import run
 from salience.cli.audit import audit as audit_command
 from salience.core.stats import Estimate
@@ -80,6 +80,25 @@ def test_states_below_attention_stay_when_it_is_set_by_hand():
     assert finding.measure("states below, by hand").estimate.mean == 0
     assert finding.measure("states below, by input").estimate.mean > 0
     assert finding.measure("attention, by hand").estimate.mean > 0
+
+
+@pytest.mark.parametrize("shape", ["pooled_embedding", "pooled_mlp"])
+def test_encoders_without_context_can_change_attention_alone(shape: str):
+    (finding,) = salience.audit(build(shape), [*TEXTS, *MANY], tests="intervention").findings
+    assert finding.measure("states below, by input").estimate.mean == 0
+    assert finding.measure("attention, by input").estimate.mean > 0
+    assert finding.verdict == "explanation"
+    (few,) = salience.audit(build(shape), MANY[:5], tests="intervention").findings
+    assert few.verdict == "unclear", "five texts are too few"
+
+
+def test_the_embeddings_below_the_first_layer_cannot_be_tested():
+    first, second = (salience.audit(build("bert"), MANY, tests="intervention", layer=n).findings[0] for n in (1, 2))
+    assert first.measure("states below, by input").estimate.mean == 0
+    assert first.verdict == "unclear"
+    assert "only embeddings" in first.answer
+    assert second.verdict == "no explanation"
+    assert "counterfactual network" in second.answer
 
 
 def test_a_layer_and_a_head_are_tested_alone():
@@ -265,6 +284,42 @@ def test_the_help_names_every_test():
 def test_no_difference_in_enough_texts_is_as_good(n: int, verdict: str):
     assert as_well_as(Estimate(0.0 if n else nan, nan, nan, n), more_is_explanation=True) == verdict
     assert as_well_as(Estimate(0.2, nan, nan, n), more_is_explanation=True) == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.002, 0.001, "explanation"),  # thousands of texts show that there is no difference
+        (-0.015, -0.005, "explanation"),  # worse, by less than anyone would notice
+        (0.1, 0.2, "explanation"),
+        (-0.05, -0.03, "no explanation"),
+        (-0.05, -0.001, "no explanation"),
+        (-0.05, 0.03, "unclear"),
+    ],
+)
+def test_a_difference_within_the_margin_is_none(low: float, high: float, verdict: str):
+    difference = Estimate((low + high) / 2, low, high, 5000)
+    mirrored = Estimate(-difference.mean, -high, -low, 5000)
+    assert as_well_as(difference, more_is_explanation=True) == verdict
+    assert as_well_as(mirrored, more_is_explanation=False) == verdict
+    # The same for a substitute: if that does as well as attention, attention is not needed.
+    opposite = {"explanation": "no explanation", "no explanation": "explanation", "unclear": "unclear"}
+    assert only_if_better(mirrored) == opposite[verdict]
+
+
+def test_to_do_as_well_as_something_that_finds_nothing_is_no_merit():
+    assert above_chance("explanation", Estimate(0.0, -0.1, 0.1, 20)) == "unclear"
+    assert above_chance("explanation", Estimate(0.2, 0.1, 0.3, 20)) == "explanation"
+    assert above_chance("no explanation", Estimate(0.0, -0.1, 0.1, 20)) == "no explanation"
+    assert verdicts(known.indifferent(), ["comparison"]) == {"comparison": "unclear"}
+
+
+def test_what_cannot_be_negative_is_not_written_so():
+    values = [0.0] * 19 + [1e-4]
+    assert str(Measure.of("distance", values, "size")).replace(NO_BREAK, " ") == "0.000 [0.000, 0.000]"
+    assert Measure.of("distance", values, "size").estimate.low == 0
+    assert Measure.of("accuracy", [0.9, 1.0] * 10, "share").estimate.high <= 1
+    assert str(Measure.of("difference", [-1e-5] * 20)) == "0.000"
 
 
 # ------------------------------------------------------------------------------------------------------ odd data

@@ -16,9 +16,12 @@ from audits.twins import model, texts
 from salience.audits import RETRAINED, Audit, Callbacks, audit
 from salience.audits.adversarial_twin import furthest
 from salience.audits.adversary import Search
+from salience.audits.deceptive_twin import judged
 from salience.audits.erasure import fractions_to_flip
 from salience.audits.manipulation import removed
+from salience.audits.summary import sentences
 from salience.audits.weights import Attended
+from salience.core.stats import Estimate
 from salience.data.examples import Example
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from shapes import build
@@ -90,6 +93,18 @@ def test_distances_between_twins_are_those_of_their_attention(findings, folder):
         middle = (a + b) / 2
         expected = sum((x * (x / middle).log()).sum() for x in (a, b)) / 2
         assert value == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_the_audited_model_is_compared_with_its_twins_as_well(findings, folder):
+    (measure,) = [m for m in findings["seed_variation"].measures if "audited model" in m.name]
+    twins = [salience.load(folder / "twins" / f"standard-{seed}") for seed in range(2)]
+    for example, value in zip(TEST, measure.values, strict=True):
+        a, *others = (
+            m(m.batch(m.encode([example.text])), attention="read").attention[0][0, 0, 0] for m in (model(), *twins)
+        )
+        each = [sum((x * (2 * x / (a + b)).log()).sum().item() for x in (a, b)) / 2 for b in others]
+        assert value == pytest.approx(float(np.median(each)), abs=1e-5)
+    assert "closer than by chance" in " ".join(sentences([findings["seed_variation"]]))
 
 
 def test_attention_of_manipulated_twins_is_read_on_the_marked_tokens(findings, folder):
@@ -250,7 +265,7 @@ def test_divided_texts_train_on_four_fifths(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["uniform_attention", "seed_variation", "frozen_weights", "word_tying"])
-def test_transformers_have_no_twins_that_start_from_nothing(name: str, tmp_path: Path):
+def test_transformers_have_no_twins_that_are_trained_from_scratch(name: str, tmp_path: Path):
     bert = build("bert")
     labelled = [Example(str(i), text, i % 2) for i, text in enumerate(["a fine film", "a dull film"] * 8)]
     with pytest.raises(
@@ -307,11 +322,47 @@ def decisive_among_noise(scale: float = 12.0):
     return built
 
 
+def test_attention_that_uniform_weights_replace_is_not_needed():
+    """The decisive word stands alone: uniform attention reads it as well as any other."""
+    train, test = ([Example(e.id, e.text, e.label) for e in texts(n, seed, words=1)] for n, seed in ((48, 3), (60, 4)))
+    (finding,) = run(None, ["uniform_attention"], train, data=test, training={**TRAINING, "epochs": 12}).findings
+    assert finding.measures[2].estimate.mean == 1
+    assert finding.verdict == "no explanation"
+
+
 def test_the_furthest_adversary_is_chosen_among_those_that_are_as_accurate():
     assert furthest({0.0: 0.8, 1.0: 0.79, 2.0: 0.6}, {0.0: 0.1, 1.0: 0.5, 2.0: 0.69}, 0.8) == (1.0, True)
     assert furthest({2.0: 0.6, 3.0: 0.5}, {2.0: 0.3, 3.0: 0.35}, 0.8) == (2.0, False)
     # One that only imitates is no adversary, however accurate.
     assert furthest({0.0: 0.7, 2.0: 0.6, 3.0: 0.5}, {0.0: 0.1, 2.0: 0.5, 3.0: 0.6}, 0.8) == (2.0, False)
+
+
+def test_a_twin_whose_attention_stayed_says_nothing_about_deception(tmp_path):
+    options = {"retrain": TRAIN, "training": {"epochs": 1, "rate": 1e-9}, "tests": "deceptive_twin"}
+    (finding,) = audit(decisive_among_noise(), TEST, out=tmp_path, **options, **{"deceptive_twin.weight": 0.0}).findings
+    assert finding.measures[0].estimate.low > 0
+    assert finding.measure("distance of attention (JSD)").estimate.mean < 0.01
+    assert finding.verdict == "unclear"
+    assert "distance (JSD) of" in finding.answer.replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize(
+    ("twin", "fall", "distance", "same", "verdict"),
+    [
+        (-0.2, -0.5, 0.5, 0.9, "no explanation"),
+        (0.2, -0.1, 0.5, 0.9, "explanation"),
+        (0.2, -0.1, 0.35, 0.9, "unclear"),  # attention has not moved
+        (-0.2, -0.5, 0.35, 0.9, "no explanation"),  # attention that has turned against influence has moved
+        (-0.2, 0.0, 0.5, 0.9, "unclear"),  # it was against influence before
+        (-0.2, -0.5, 0.5, 0.4, "unclear"),  # the output has changed
+        (0.0, -0.5, 0.5, 0.9, "unclear"),
+    ],
+)
+def test_deception_needs_a_fall_and_its_absence_other_attention(twin, fall, distance, same, verdict):
+    def near(mean: float) -> Estimate:
+        return Estimate(mean, mean - 0.05, mean + 0.05, 20)
+
+    assert judged(near(twin), near(fall), distance=near(distance), same=near(same)) == verdict
 
 
 def test_spans_are_removed_from_the_text_in_any_order():

@@ -55,6 +55,32 @@ def test_equal_rows_are_passed_once():
     assert torch.equal(values[0][:20], values[0][20:].flip(0))
 
 
+def test_deletions_that_leave_the_same_text_are_passed_once():
+    """Of equal neighbours, it does not matter which is deleted; other erasures keep their place."""
+    model = build("bert")
+    batch, target = prepared(model, ("a fine fine fine film film .", "a fine film"))
+    ids = batch.ids.tolist()
+    rows = random_rows(batch, 60)
+    left = [
+        (t, tuple(i for i, gone, real in zip(ids[t], w, batch.mask[t].tolist(), strict=True) if real and not gone))
+        for t, w in zip(rows.text.tolist(), rows.where.tolist(), strict=True)
+    ]
+    masks = {(t, tuple(w)) for t, w in zip(rows.text.tolist(), rows.where.tolist(), strict=True)}
+    assert len(set(left)) < len(masks)
+    assert not model.causal
+    values: list[Tensor] = []
+    passed = rows_passed(model, lambda: values.append(erased_values(model, batch, target, rows, "delete")))
+    assert passed == len(set(left))
+    by_text = {}
+    for key, one in zip(left, values[0].tolist(), strict=True):
+        assert by_text.setdefault(key, one) == one
+    for (t, kept), one in by_text.items():
+        alone = Batch(torch.tensor([kept]), torch.ones(1, len(kept)).bool(), torch.zeros(1, len(kept)).bool())
+        expected = forward(model, alone).logits[0, int(target.labels[t])]
+        assert one == pytest.approx(float(expected), abs=1e-5)
+    assert rows_passed(model, lambda: erased_values(model, batch, target, rows, "mask")) == len(masks)
+
+
 @pytest.mark.parametrize("shape", ["bert", "gpt2", "llama_lm", "pooled_bilstm"])
 def test_rows_come_back_in_order_whatever_the_budget(shape: str):
     model = build(shape, dtype=torch.float64)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from audits.twins import SIGNS, texts
 from salience.audits.finding import Measure
 from salience.cli import run
 from salience.cli.debate import DEBATE
+from salience.core.distances import total_variation
 from salience.core.stats import Estimate
 from salience.errors import BadInput
 from salience.papers import debate
@@ -98,6 +100,19 @@ def test_a_stopped_run_resumes_without_training_again(data: Path, tmp_path: Path
     monkeypatch.setattr("salience.training.twins.fit", lambda *_, **__: pytest.fail("trained again"))
     assert run(command) == 0
     assert (tmp_path / "out" / "result.json").read_text() == result
+
+
+def test_the_guide_of_two_tests_trains_one_twin(tmp_path: Path):
+    """In the paper's protocol the audited model is the twin trained on the task: its weights guide one classifier."""
+    data = Data(texts(16, 1, words=4), TEST)
+    paper = replace(PAPERS["wiegreffe_pinter_2019"], embedding=4)
+    sizes = {"quick": replace(paper.sizes["quick"], seeds=2, weights=(0.0,))}
+    result = debate.run(replace(paper, sizes=sizes), {"x": data}, tmp_path, epochs=1)
+    twins = {path.name for path in (tmp_path / "x" / "bilstm" / "twins").glob("mlp-guided-by-*")}
+    assert twins == {"mlp-guided-by-model", "mlp-guided-by-adversary"}
+    ours = {row.quantity: row.ours for row in result.rows}
+    guided = ours["frozen: accuracy with weights, the model's"]
+    assert ours["adversarial: accuracy with frozen weights, the model's"] == guided
 
 
 def test_other_data_in_the_folder_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -200,8 +215,23 @@ def test_the_published_numbers_of_wiegreffe_and_pinter():
     published = PAPERS["wiegreffe_pinter_2019"].published
     assert published["sst"]["uniform: accuracy, uniform attention"] == 0.822
     assert published["imdb"]["adversarial: accuracy with frozen weights, the adversary's"] == 0.700
-    assert published["sst"]["adversarial: distance of attention (JSD), λ = 0.0005"] == 0.514
-    assert published["imdb"]["adversarial: distance of attention (JSD), λ = 0.0008"] == 0.405
+    assert published["sst"]["adversarial: distance of attention (JSD), λ = 0.001"] == 0.514
+    assert published["imdb"]["adversarial: distance of attention (JSD), λ = 0.0016"] == 0.405
+
+
+def test_the_loss_of_wiegreffe_and_pinter_is_half_of_ours_at_twice_their_weight():
+    """Their TVD is ½ |p − q| of one of two probabilities; published numbers stand where our twin has the same loss."""
+    p, q, divergence = 0.9, 0.3, 1.7
+    theirs = 0.5 * abs(p - q)
+    ours = float(total_variation(torch.tensor([p, 1 - p]), torch.tensor([q, 1 - q])))
+    assert ours == pytest.approx(2 * theirs)
+    assert ours - 2 * 5e-4 * divergence == pytest.approx(2 * (theirs - 5e-4 * divergence))
+    paper = PAPERS["wiegreffe_pinter_2019"]
+    for data, weight, published in (("sst", 5e-4, 0.036), ("imdb", 8e-4, 0.014)):
+        name = f"adversarial: change of the output (TVD), λ = {2 * weight:g}"
+        assert paper.published[data][name] == pytest.approx(2 * published)
+        assert 2 * weight in paper.sizes["full"].weights
+    assert any("doubled" in note for note in paper.notes)
 
 
 def test_the_published_numbers_of_pruthi():
@@ -286,3 +316,20 @@ def test_numbers_are_comparable_at_full_size_only(tmp_path: Path):
     assert short.settings["recipe"]["epochs"] == short.settings["epochs"] == 1  # what was done, not the default
     with pytest.raises(BadInput, match=r"holds other results \(changed: size"):
         debate.run(replace(paper, embedding=4), data, tmp_path / "full", size="quick")
+
+
+def test_numbers_are_comparable_only_on_the_split_of_the_paper(tmp_path: Path):
+    """Names of data sets whose public copies are split differently, or texts of chosen labels, are directions only."""
+    paper = PAPERS["pruthi_2020"]
+    full = replace(paper.sizes["full"], recipe=replace(paper.sizes["full"].recipe, epochs=2, batch=16))
+    paper = replace(paper, sizes={"full": full}, embedding=4, recipes={"occupation": {"epochs": 1}})
+    data = Data(texts(16, 1, words=4), TEST)
+    sets = {"gender": data, "occupation": data, "sst_wiki": data.of_labels(["no", "yes"])}
+    result = debate.run(paper, sets, tmp_path, size="full")
+    marks = {name: {r.mark for r in result.rows if r.data == name and r.published is not None} for name in sets}
+    assert marks == {"gender": {"comparable"}, "occupation": {"direction only"}, "sst_wiki": {"direction only"}}
+    # What was trained, where a data set has a recipe of its own.
+    assert result.settings["epochs_by_data"] == {"gender": 2, "occupation": 1, "sst_wiki": 2}
+    for name, epochs in result.settings["epochs_by_data"].items():
+        twin = tmp_path / name / "bilstm" / "twins" / "removed" / "epochs.json"
+        assert len(json.loads(twin.read_text())) == epochs

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from salience.audits.adversary import FAR
-from salience.audits.finding import Finding, Measure, Verdict, by_difference
+from salience.audits.finding import MARGIN, Finding, Measure, Verdict, only_if_better
 from salience.audits.frozen_weights import guided_by
 from salience.audits.study import Study, standard_name
 from salience.core.distances import total_variation
@@ -22,7 +22,7 @@ from salience.training.twins import probabilities
 WEIGHTS = (0.0, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
 """The weights λ that are tried."""
 
-LOSS = 0.02
+LOSS = MARGIN
 """The accuracy that an adversary may lose and still count as predicting the same."""
 
 
@@ -94,8 +94,8 @@ def _measured(one: Trained) -> tuple[Measure, Measure, Measure]:
     """Accuracy, change of the output and distance of attention."""
     return (
         Measure.of(f"accuracy, λ = {one.weight:g}", one.correct, "share"),
-        Measure.of(f"change of the output (TVD), λ = {one.weight:g}", one.change),
-        Measure.of(f"distance of attention (JSD), λ = {one.weight:g}", one.distance),
+        Measure.of(f"change of the output (TVD), λ = {one.weight:g}", one.change, "size"),
+        Measure.of(f"distance of attention (JSD), λ = {one.weight:g}", one.distance, "size"),
     )
 
 
@@ -120,7 +120,7 @@ def _verdict(alike: bool, distance: Measure, lead: Measure) -> Verdict:
         return "unclear"
     if distance.estimate.high < FAR:
         return "explanation"
-    return by_difference(lead.estimate, more_is_explanation=True) if distance.estimate.low > FAR else "unclear"
+    return only_if_better(lead.estimate) if distance.estimate.low > FAR else "unclear"
 
 
 def _name(weight: float) -> str:

@@ -13,7 +13,7 @@ from salience.core.distances import TINY, jensen_shannon, total_variation
 from salience.core.passes import exclusive
 from salience.core.randomness import by_token
 from salience.core.rows import in_order
-from salience.core.types import on_scale
+from salience.core.types import Batch, on_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Search:
 class Adversary:
     """For each text, the largest distance reached with an output that changed by at most ε, and that change.
 
-    Both are 0 where no candidate kept the output. ``weights`` is the attention that was found, averaged over heads.
+    Where no candidate kept the output, the distance is 0 and the change NaN. ``weights`` is the attention that was
+    found, averaged over heads.
     """
 
     distance: Float[Tensor, " b"]
@@ -90,9 +91,7 @@ class _Candidates:
         read, where, a = _used_queries(attended, chosen, width)
         own = (a * where).repeat_interleave(k, 0)
         own = own / own.sum(-1, keepdim=True).clamp_min(TINY)
-        shape = a.shape[1:]
-        few = attended.batch.take(chosen)
-        noise = by_token(few, seed, lambda n, g: torch.randn(n, k, *shape[:2], generator=g))
+        noise = _noise(attended.batch.take(chosen), k, a.shape[1], a.shape[2], seed)
         initial = search.spread * noise[:, :width].permute(0, 2, 3, 4, 1).flatten(0, 1)
         return cls(
             attended,
@@ -149,7 +148,7 @@ class _Candidates:
         best = reached.argmax(1) + torch.arange(len(reached), device=a.device) * k
         kept = (change <= epsilon)[best]
         weights = torch.einsum("rq,rqt->rt", self.read[best], a[best].mean(1))
-        columns = [distance[best] * kept, change[best] * kept]
+        columns = [distance[best] * kept, change[best].where(kept, torch.nan)]
         return torch.cat([torch.stack(columns, 1), torch.nn.functional.pad(weights, (0, width - weights.shape[1]))], 1)
 
 
@@ -170,6 +169,16 @@ class _Adam:
         torch.maximum(self.largest, self.square, out=self.largest)
         scale = self.largest.sqrt().div_((1 - 0.999 ** (step + 1)) ** 0.5).add_(1e-8)
         self.z.addcdiv_(self.mean, scale, value=-self.rate / (1 - 0.9 ** (step + 1)))
+
+
+def _noise(batch: Batch, k: int, heads: int, queries: int, seed: int) -> Float[Tensor, "b t k h q"]:
+    """Normal numbers for the weights of k candidates. A text draws for its own queries, not for those of padding."""
+
+    def draw(n: int, g: torch.Generator) -> Tensor:
+        own = min(n, queries)
+        return torch.nn.functional.pad(torch.randn(n, k, heads, own, generator=g), (0, queries - own))
+
+    return by_token(batch, seed, draw)
 
 
 def _used_queries(
@@ -201,12 +210,12 @@ def adversary(study: Study, *, search: Search = Search()) -> Finding:  # noqa: B
 
     values = study.each(test)
     far = Measure.share("texts with a far adversary", values["distance"] > FAR, values["distance"])
-    distance = Measure.of("distance reached (JSD)", values["distance"])
-    rest = (Measure.of("change of the output (TVD)", values["change"]),)
+    distance = Measure.of("distance reached (JSD)", values["distance"], "size")
+    rest = (Measure.of("change of the output (TVD)", values["change"], "size"),)
     return Finding(
         test="adversary",
         question="Are there very different attention weights with the same prediction?",
-        measures=(far, distance, *rest, Measure.of("largest attention weight", values["largest"])),
+        measures=(far, distance, *rest, Measure.of("largest attention weight", values["largest"], "size")),
         expected=f"no attention further away than {FAR:g} keeps the output, in most texts",
         verdict=by_share(far.estimate, more_is_explanation=False),
         answer=(

@@ -53,7 +53,7 @@ RETRAINED: Mapping[Test, Callable[..., Sequence[str]]] = {
 """The tests that train twins of the model, each with the names of its twins for some settings."""
 
 SHAPED = (uniform_attention, seed_variation, frozen_weights, adversarial_twin, diverse_states, word_tying)
-"""The tests whose twins start from nothing, or have another shape: those of pooled classifiers."""
+"""The tests whose twins are trained from scratch, or have another shape: those of pooled classifiers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,8 @@ def _chosen(
             raise BadInput(f"none of the tests {', '.join(listed)} trains twins; leave out the texts to train on")
         if shaped := [test.__name__ for test in chosen if test in SHAPED and not isinstance(study.model, Reshapes)]:
             raise UnsupportedModel(
-                f"{', '.join(shaped)} cannot be run on {study.model.name}: twins start from nothing, as only those of "
-                "a pooled classifier such as sentiment_bilstm can"
+                f"{', '.join(shaped)} cannot be run on {study.model.name}: its twins are trained from scratch, as only "
+                "those of a pooled classifier such as sentiment_bilstm can be"
             )
         if manipulation in chosen and (why := unmarked(retrain or (), study.examples)) is not None:
             raise BadInput(why)
@@ -206,7 +206,7 @@ def _chosen(
 
 def _unsuitable(study: Study, test: Test, retrain: Sequence[Example]) -> str | None:
     if test in SHAPED and not isinstance(study.model, Reshapes):
-        return "its twins start from nothing, as only pooled classifiers can"
+        return "its twins are trained from scratch, as only those of pooled classifiers can be"
     if test is manipulation and (study.layer is not None or study.head is not None):
         return "it trains all heads of the last layer"
     return unmarked(retrain, study.examples) if test is manipulation else None
@@ -230,7 +230,7 @@ TESTED = 5
 """Of divided texts, every fifth is tested on."""
 
 POOLED = Recipe(epochs=8, rate=1e-3, warmup=0.0, decay=1e-5)
-"""How twins that start from nothing are trained."""
+"""How twins are trained from scratch."""
 
 TUNED = Recipe(epochs=3, rate=2e-5)
 """How copies of a transformer are trained."""

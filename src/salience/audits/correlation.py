@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.stats import kendalltau
 from torch import Tensor
 
-from salience.audits.finding import Finding, Measure, as_well_as
+from salience.audits.finding import Finding, Measure, above_chance, as_well_as
 from salience.audits.study import Study
 from salience.audits.weights import Attended
 from salience.core.passes import Needs, differentiate
@@ -111,7 +111,9 @@ def correlation(study: Study) -> Finding:
         question="Does attention agree with gradients and leave-one-out?",
         measures=(lead, *measures.values(), *significant),
         expected="attention agrees with leave-one-out as well as the gradient does",
-        verdict=as_well_as(lead.estimate, more_is_explanation=True),
+        verdict=above_chance(
+            as_well_as(lead.estimate, more_is_explanation=True), measures["attention, leave-one-out"].estimate
+        ),
         answer=f"{each}.",
         source="Jain & Wallace 2019, arXiv:1902.10186, section 4.1",
         by_label={

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from salience.audits.adversary import FAR
 from salience.audits.correlation import correlated
-from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.finding import Finding, Measure, Verdict
 from salience.audits.study import Study
 from salience.audits.weights import SAME_OUTPUT, Attended
 from salience.core.distances import total_variation
 from salience.core.settings import NotNegative
 from salience.core.shares import percent
+from salience.core.stats import Estimate
 from salience.core.types import Model
 from salience.training.deception import imitation
 from salience.training.twins import probabilities
@@ -29,7 +31,9 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
     change = total_variation(*(probabilities(model, study.examples) for model in (twin, study.model))).numpy()
     lead = Measure.of("τ(attention, leave-one-out) of the twin", after)
     own = Measure.of("τ(attention, leave-one-out) of the model", before)
+    fall = Measure.of("τ(attention, leave-one-out), twin − model", after - before)
     same = Measure.share("texts whose output stays", change <= SAME_OUTPUT)
+    distance = Measure.of("distance of attention (JSD)", study.distances(study.model, twin), "size")
     correct = [study.correct(model) for model in (study.model, twin)]
     return Finding(
         test="deceptive_twin",
@@ -37,18 +41,20 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
         measures=(
             lead,
             own,
-            Measure.of("change of the output (TVD)", change),
+            Measure.of("change of the output (TVD)", change, "size"),
             same,
-            Measure.of("distance of attention (JSD)", study.distances(study.model, twin)),
+            distance,
             Measure.of("accuracy, model", correct[0], "share"),
             Measure.of("accuracy, twin", correct[1], "share"),
+            fall,
         ),
-        expected="a twin with the same predictions attends to the same influential words",
-        verdict=by_difference(lead.estimate, more_is_explanation=True) if same.estimate.low > 0.5 else "unclear",
+        expected="a twin with the same predictions and other attention still attends to influential words",
+        verdict=judged(lead.estimate, fall.estimate, distance=distance.estimate, same=same.estimate),
         answer=(
             f"τ(attention, leave-one-out) is {own.mean} in the model and {lead} in a twin that "
-            f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same} of the texts; accuracy "
-            f"{percent(correct[0].mean(), 1)} and {percent(correct[1].mean(), 1)}."
+            f"predicts the same (TVD at most {SAME_OUTPUT:g}) in {same} of the texts and whose attention is at a "
+            f"distance (JSD) of {distance}; accuracy {percent(correct[0].mean(), 1)} and "
+            f"{percent(correct[1].mean(), 1)}."
         ),
         source="Snell et al. 2021, arXiv:2103.07601, after Wiegreffe & Pinter 2019, arXiv:1908.04626",
     )
@@ -57,6 +63,20 @@ def deceptive_twin(study: Study, *, weight: NotNegative = WEIGHT) -> Finding:
 def deceiving(study: Study, weight: float = WEIGHT) -> Model:
     """The twin, which is trained or read from its folder."""
     return study.copied(_name(weight), imitation(study.model, weight, of="reference", **study.tested))
+
+
+def judged(twin: Estimate, fall: Estimate, *, distance: Estimate, same: Estimate) -> Verdict:
+    """Whether the attention of a twin misleads, from its τ with leave-one-out and how far that fell.
+
+    A twin says something only if it predicts the same in most texts. It misleads if its τ is below 0 and below the
+    model's: attention that was against influence before was not changed. That it attends to influential words says
+    something only if its attention is far from the model's.
+    """
+    if not same.low > 0.5:
+        return "unclear"
+    if twin.high < 0 and fall.high < 0:
+        return "no explanation"
+    return "explanation" if twin.low > 0 and distance.low > FAR else "unclear"
 
 
 def _influence(study: Study, model: Model) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from salience.audits.finding import Finding, Measure, as_well_as
+from salience.audits.finding import Finding, Measure, above_chance, as_well_as
 from salience.audits.study import Study
 from salience.audits.weights import Attended
 from salience.core.distances import jensen_shannon
@@ -98,11 +98,17 @@ def _first_flip(attended: Attended, scores: Float[Tensor, "m b t"]) -> Float[Ten
 
 
 def _without(attended: Attended, text: Int[Tensor, " r"], where: Bool[Tensor, "r t"]) -> Float[Tensor, "r c"]:
-    """The probabilities without some weights; the others are scaled to sum to 1 again."""
+    """The probabilities without some weights; the others are scaled to sum to 1 again.
+
+    A query that sees no other token keeps its weights: there is nothing else for it to attend to.
+    """
 
     def change(a: Tensor, rows: Tensor) -> Tensor:
-        kept = a * ~where[rows, None, None, : a.shape[-1]]
-        return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
+        (q, t), gone = a.shape[2:], where[rows, None, : a.shape[3]]
+        kept = a * ~gone[:, None]
+        total = kept.sum(-1, keepdim=True)
+        sees = (attended.visible[text[rows], :q, :t] & ~gone).any(-1)[:, None, :, None] | (total > 0)
+        return torch.where(sees, kept / total.clamp_min(torch.finfo(kept.dtype).tiny), a)
 
     return attended.answers(text, change)
 
@@ -135,9 +141,10 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
     lead = Measure.of(
         "fraction to flip, attention − gradient", fractions["attention"] - fractions["gradient"], "points"
     )
+    sooner = Measure.of("fraction to flip, random − attention", fractions["random"] - fractions["attention"], "points")
     other = [
         Measure.of("effect of the highest weight − another (JSD)", values["effect"]),
-        Measure.of("lead of the highest weight", values["lead"]),
+        Measure.of("lead of the highest weight", values["lead"], "size"),
         *(Measure.share(name, values[name] == 1, values[name]) for name in values if name.startswith("flips")),
         *(Measure.of(f"fraction to flip, {name}", fractions[name], "share") for name in RANKINGS),
         Measure.share("texts that flip under every ranking", flipped),
@@ -148,7 +155,7 @@ def erasure(study: Study, *, shuffles: int = 5) -> Finding:
         question="Do the highest attention weights decide the prediction?",
         measures=(lead, *other),
         expected="no more weights have to be erased by attention than by the gradient until the decision flips",
-        verdict=as_well_as(lead.estimate, more_is_explanation=False),
+        verdict=above_chance(as_well_as(lead.estimate, more_is_explanation=False), sooner.estimate),
         answer=(
             f"Without its highest weight, {other[2]} of the decisions flip; without a random other, "
             f"{other[3]}. The fraction of weights to erase until the decision flips: {each} (in the "

@@ -2,19 +2,30 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from salience.core.shares import NO_BREAK, percent
-from salience.core.stats import MINIMUM, Estimate, estimate, share, table_interval, within
+from salience.core.stats import MINIMUM, UNLIMITED, Estimate, Limits, estimate, share, table_interval, within
 
 Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
 
 
-Kind = Literal["number", "share", "points"]
+Kind = Literal["number", "size", "share", "points"]
+
+LIMITS: Mapping[Kind, Limits] = {"number": UNLIMITED, "size": (0, inf), "share": (0, 1), "points": (-1, 1)}
+"""What the mean of each kind cannot exceed, nor can its interval."""
+
+MARGIN = 0.02
+"""The difference that counts as none: 2 points of accuracy or of weights to erase, 0.02 of τ or of comprehensiveness.
+
+An interval that holds 0 says only that no difference was found; one within the margin says that there is none to speak
+of. Accuracies that differ by less count as equal in all tests of twins; the other numbers are on scales like theirs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +36,12 @@ class Measure:
     estimate: Estimate
     values: tuple[float, ...] = field(repr=False)
     kind: Kind = "number"
-    """How it is written: a share as a percentage, a difference of shares in percentage points."""
+    """How it is written: a share as a percentage, a difference of shares in points. A size is never negative."""
 
     @classmethod
     def of(cls, name: str, values: ArrayLike, kind: Kind = "number") -> "Measure":
         numbers = np.asarray(values, dtype=float)
-        return cls(name, estimate(numbers), tuple(numbers.tolist()), kind)
+        return cls(name, estimate(numbers, LIMITS[kind]), tuple(numbers.tolist()), kind)
 
     @classmethod
     def share(cls, name: str, marks: ArrayLike, defined: ArrayLike | None = None) -> "Measure":
@@ -92,8 +103,8 @@ def _written(value: float, kind: Kind) -> str:
     if kind == "share":
         return percent(value)
     if kind == "points":
-        return f"{100 * value:+.1f}".replace("-", "−")
-    return f"{value:.3f}".replace("-", "−")
+        return f"{round(100 * value, 1) + 0.0:+.1f}".replace("-", "−")
+    return f"{round(value, 3) + 0.0:.3f}".replace("-", "−")  # adding 0 takes the sign from −0.000
 
 
 def by_share(share: Estimate, *, more_is_explanation: bool) -> Verdict:
@@ -102,15 +113,38 @@ def by_share(share: Estimate, *, more_is_explanation: bool) -> Verdict:
 
 
 def by_difference(difference: Estimate, *, more_is_explanation: bool) -> Verdict:
-    """Whether attention does as well as what it is compared with; unclear if the interval holds 0."""
+    """Whether attention does better than what it is compared with; unclear if the interval holds 0."""
     return _verdict(difference.low > 0, difference.high < 0, more_is_explanation)
 
 
 def as_well_as(difference: Estimate, *, more_is_explanation: bool) -> Verdict:
-    """The same for rankings, where no difference in any of enough texts means that attention does as well."""
-    if difference.mean == 0 and np.isnan(difference.low) and difference.n >= MINIMUM:
-        return "explanation"
-    return by_difference(difference, more_is_explanation=more_is_explanation)
+    """Whether attention does as well as what it is compared with."""
+    holds = as_well(difference, more_is_better=more_is_explanation)
+    return "unclear" if holds is None else "explanation" if holds else "no explanation"
+
+
+def only_if_better(difference: Estimate) -> Verdict:
+    """Whether attention − a substitute shows that attention is needed: not if the substitute does as well."""
+    replaced = as_well(difference, more_is_better=False)
+    return "unclear" if replaced is None else "no explanation" if replaced else "explanation"
+
+
+def as_well(difference: Estimate, *, more_is_better: bool) -> bool | None:
+    """Whether the first of two does as well as the second: better, or worse by less than the margin.
+
+    It does not if it is significantly worse, and not only by less than the margin. None if neither is certain.
+    No difference in any of enough texts, which has no interval, is no difference.
+    """
+    none = difference.mean == 0 and np.isnan(difference.low) and difference.n >= MINIMUM
+    low, high = (0.0, 0.0) if none else (difference.low, difference.high)
+    low, high = (low, high) if more_is_better else (-high, -low)
+    return True if low > -MARGIN else False if high < 0 else None
+
+
+def above_chance(verdict: Verdict, lead: Estimate) -> Verdict:
+    """The verdict if attention leads over chance. Otherwise it does as well as something that finds nothing either."""
+    low = lead.mean if np.isnan(lead.low) and lead.n >= MINIMUM else lead.low  # equal in all texts
+    return verdict if verdict != "explanation" or low > 0 else "unclear"
 
 
 def _verdict(above: bool, below: bool, more_is_explanation: bool) -> Verdict:

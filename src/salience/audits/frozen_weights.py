@@ -12,6 +12,7 @@ from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.study import Study
 from salience.core.shares import percent
 from salience.core.types import Model
+from salience.models.identity import digest
 from salience.training.deception import borrowed
 from salience.training.objectives import Objective
 
@@ -21,7 +22,7 @@ def frozen_weights(study: Study) -> Finding:
     correct = {
         "uniform": study.correct(study.twin("mlp-uniform", encoder="mlp", scoring="uniform")),
         "its own": study.correct(study.twin("mlp-own", encoder="mlp", scoring="tanh")),
-        "the model's": guided_by(study, study.model, "model"),
+        "the model's": guided_by(study, study.model),
     }
     lead = Measure.between("accuracy with weights, the model's − uniform", correct["the model's"], correct["uniform"])
     each = [Measure.of(f"accuracy with weights, {name}", values, "share") for name, values in correct.items()]
@@ -37,10 +38,14 @@ def frozen_weights(study: Study) -> Finding:
     )
 
 
-def guided_by(study: Study, guide: Model, name: str) -> np.ndarray:
-    """Which texts a word-by-word classifier gets right that is trained and tested with the attention of a guide."""
+def guided_by(study: Study, guide: Model, name: str = "model") -> np.ndarray:
+    """Which texts a word-by-word classifier gets right that is trained and tested with the attention of a guide.
+
+    A guide that is the audited model, whatever its ``name``, has the same twin: it is trained once.
+    """
     objective = Objective(reference=guide, impose=borrowed)
-    twin = study.twin(f"mlp-guided-by-{name}", objective, encoder="mlp", scoring="fixed")
+    shared = name if digest(guide) != digest(study.model) else "model"
+    twin = study.twin(f"mlp-guided-by-{shared}", objective, encoder="mlp", scoring="fixed")
     return study.correct(twin, objective)
 
 

@@ -15,7 +15,7 @@ from salience.audits.adversarial_twin import LOSS
 from salience.audits.adversary import Search, adversarial
 from salience.audits.correlation import correlated
 from salience.audits.erasure import fractions_to_flip
-from salience.audits.finding import Finding, Measure, Verdict, by_difference
+from salience.audits.finding import Finding, Kind, Measure, Verdict, by_difference
 from salience.audits.permutation import permuted
 from salience.audits.study import Study
 from salience.audits.weights import Attended
@@ -144,7 +144,7 @@ def _improved(
     plain, first, *_ = results
     lead = Measure.of(f"{TESTED[0]}, {first} − {plain}", results[first][TESTED[0]] - results[plain][TESTED[0]])
     rows = {
-        (what, name): Measure.of(f"{what}, {name}", values[what], "share" if what == "accuracy" else "number")
+        (what, name): Measure.of(f"{what}, {name}", values[what], _kind(what))
         for what in results[plain]
         for name, values in results.items()
     }
@@ -161,6 +161,11 @@ def _improved(
         answer=f"Accuracy, change of the output when attention is shuffled (TVD), and conicity: {listed}.",
         source=source,
     )
+
+
+def _kind(what: str) -> Kind:
+    """τ alone can be negative."""
+    return "share" if what == "accuracy" else "number" if what.startswith("τ") else "size"
 
 
 def _verdict(lead: Measure, accuracy: Measure) -> Verdict:

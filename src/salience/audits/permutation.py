@@ -59,8 +59,8 @@ def permutation(study: Study, *, shuffles: int = 100) -> Finding:
 
     values = study.each(test)
     moved = Measure.share("texts whose output changes", values["change"] > SAME_OUTPUT, values["change"])
-    change = Measure.of("median change of the output (TVD)", values["change"])
-    largest = Measure.of("largest attention weight", values["largest"])
+    change = Measure.of("median change of the output (TVD)", values["change"], "size")
+    largest = Measure.of("largest attention weight", values["largest"], "size")
     return Finding(
         test="permutation",
         question="Does the prediction change when attention is shuffled?",

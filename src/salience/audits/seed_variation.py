@@ -14,25 +14,29 @@ from salience.core.settings import Pairs
 def seed_variation(study: Study, *, seeds: Pairs = 5) -> Finding:
     """How much does attention vary between training runs?"""
     base = study.standard(0)
-    between = np.median([study.distances(base, study.standard(seed)) for seed in range(1, seeds)], axis=0)
+    twins = [study.standard(seed) for seed in range(1, seeds)]
+    between = np.median([study.distances(base, twin) for twin in twins], axis=0)
+    to_model = np.median([study.distances(study.model, twin) for twin in (base, *twins)], axis=0)
     attention = study.attention(base)
     by_chance = np.array([_to_shuffled(a, study.seed) for a in attention])
     closer = Measure.share("texts whose attention varies less than by chance", between < by_chance, between)
     measures = (
         closer,
-        Measure.of("distance between seeds (JSD)", between),
-        Measure.of("distance to shuffled attention (JSD)", by_chance),
-        Measure.of("largest attention weight", [float(a.max()) for a in attention]),
+        Measure.of("distance between seeds (JSD)", between, "size"),
+        Measure.of("distance to shuffled attention (JSD)", by_chance, "size"),
+        Measure.of("largest attention weight", [float(a.max()) for a in attention], "size"),
+        Measure.of("distance of the audited model to its twins (JSD)", to_model, "size"),
     )
     return Finding(
         test="seed_variation",
-        question="Do training runs with other seeds attend alike?",
+        question="Do training runs with other seeds attend more alike than by chance?",
         measures=measures,
         expected="attention of another seed is closer than shuffled attention, in most texts",
         verdict=by_share(closer.estimate, more_is_explanation=True),
         answer=(
             f"Between {seeds} seeds, attention differs (JSD) by {measures[1]}, from its own weights shuffled "
-            f"by {measures[2]}; it varies less than by chance in {closer} of the texts."
+            f"by {measures[2]}; it varies less than by chance in {closer} of the texts. The audited model differs from "
+            f"its twins by {measures[4]}."
         ),
         source="Wiegreffe & Pinter 2019, arXiv:1908.04626, section 3.2",
     )

@@ -13,7 +13,7 @@ def sentences(findings: Iterable[Finding]) -> Iterator[str]:
 
 USES: Mapping[str, Mapping[str, str]] = {
     "correlation": {
-        "explanation": "The order of attention can be read as an order of importance, as far as leave-one-out goes.",
+        "explanation": "Attention orders words as well as gradients do, as far as leave-one-out goes.",
         "no explanation": "Attention should not be read as an order of importance: gradients order the words better.",
         "unclear": "Whether attention orders words as well as gradients do cannot be said from these texts.",
     },
@@ -24,33 +24,33 @@ USES: Mapping[str, Mapping[str, str]] = {
     },
     "adversary": {
         "explanation": "The prediction needs attention that is close to the model's own.",
-        "no explanation": "Attention is not the only story: very different weights give the same prediction.",
+        "no explanation": "Other attention weights give the same prediction, even very different ones.",
         "unclear": "Whether most texts have a far adversary cannot be said from these texts.",
     },
     "erasure": {
-        "explanation": "Attention finds the weights that decide, at least as well as the gradient.",
+        "explanation": "Attention finds the weights that decide, as soon as the gradient does.",
         "no explanation": "Attention is a poor guide to the weights that decide: the gradient finds them sooner.",
         "unclear": "Whether attention finds the weights that decide as soon as the gradient cannot be said.",
     },
     "intervention": {
-        "explanation": "Attention can be changed on its own.",
+        "explanation": "Attention can be changed on its own: inputs change it and leave the states below.",
         "no explanation": "Attention does not change on its own: inputs that change it also change the states below.",
         "unclear": "Whether attention can be changed on its own cannot be said from these texts.",
     },
     "comparison": {
         "explanation": "As an explanation of which words matter, attention is as faithful as the best method here.",
         "no explanation": "To learn which words matter, use a saliency method instead of attention.",
-        "unclear": "Attention and the best saliency method are statistically indistinguishable here.",
+        "unclear": "Whether attention is as faithful as the best method cannot be said from these texts.",
     },
     "uniform_attention": {
         "explanation": "The model needs its attention: with uniform weights it learns less.",
-        "no explanation": "Attention is not needed here: with uniform weights a model learns more.",
+        "no explanation": "Attention is not needed here: with uniform weights a model learns as well.",
         "unclear": "Whether the model needs its attention cannot be said from these texts.",
     },
     "seed_variation": {
-        "explanation": "Attention is a property of the task: runs with other seeds attend alike.",
-        "no explanation": "Attention depends on the seed: other runs attend to other words.",
-        "unclear": "Whether runs with other seeds attend alike cannot be said from these texts.",
+        "explanation": "Attention is in part a property of the task: runs with other seeds are closer than by chance.",
+        "no explanation": "Attention depends on the seed: other runs are no closer than by chance.",
+        "unclear": "Whether runs with other seeds are closer than by chance cannot be said from these texts.",
     },
     "frozen_weights": {
         "explanation": "The weights can be used as word importance elsewhere: they help a model without context.",
@@ -63,7 +63,7 @@ USES: Mapping[str, Mapping[str, str]] = {
         "unclear": "Whether other attention with the same predictions is as useful cannot be said from these texts.",
     },
     "deceptive_twin": {
-        "explanation": "Even a twin that is trained to deceive attends to influential words.",
+        "explanation": "Even a twin with other attention, trained to deceive, attends to influential words.",
         "no explanation": "Do not use attention as evidence against deceit: it can be trained to mislead.",
         "unclear": "Whether attention can be trained to mislead cannot be said from these texts.",
     },

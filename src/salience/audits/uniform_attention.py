@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from salience.audits.finding import Finding, Measure, by_difference
+from salience.audits.finding import Finding, Measure, only_if_better
 from salience.audits.study import Study, standard_name
 from salience.core.settings import Count
 from salience.core.shares import percent
@@ -26,7 +26,7 @@ def uniform_attention(study: Study, *, seeds: Count = 3) -> Finding:
             Measure.of("accuracy, uniform attention", uniform.mean(0), "share"),
         ),
         expected="a model trained with uniform attention is less accurate",
-        verdict=by_difference(lead.estimate, more_is_explanation=True),
+        verdict=only_if_better(lead.estimate),
         answer=(
             f"Accuracy of twins over {seeds} seeds: {percent(own.mean(), 1)} with attention of their own, "
             f"{percent(uniform.mean(), 1)} with uniform attention; the difference is {lead}."

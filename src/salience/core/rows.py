@@ -199,6 +199,7 @@ def read_erased(model: Model, batch: Batch, rows: Erased, erase: str, read: Read
     Equal copies are run once, also across calls and across equal texts if the batch remembers them. A causal model also
     runs the shared prefix of the copies of a text only once.
     """
+    rows = _same_deletions(batch, rows) if erase == "delete" else rows
     if batch.memory is None or batch.memory.model is not model:
         distinct, inverse, _ = _distinct(rows)
         return _run(model, batch, distinct, erase, read)[inverse]
@@ -242,6 +243,27 @@ def _distinct(rows: Erased) -> tuple[Erased, Int[Tensor, " r"], list[bytes]]:
     device = rows.text.device
     distinct = rows.take(torch.from_numpy(kept).to(device))
     return distinct, torch.from_numpy(number).to(device), [key.tobytes() for key in keys[kept]]
+
+
+def _same_deletions(batch: Batch, rows: Erased) -> Erased:
+    """Rows that delete the last of equal neighbours, whichever was asked for: what remains of the text is the same.
+
+    Run apart, both would differ by rounding, which breaks the tie between these tokens.
+    """
+    parts = [batch.ids, batch.mask, batch.special, *([] if batch.segments is None else [batch.segments])]
+    starts = torch.ones_like(batch.mask)
+    starts[:, 1:] = torch.stack([part[:, 1:] != part[:, :-1] for part in parts]).any(0)
+    run = starts.cumsum(1) - 1
+    length = torch.zeros_like(run).scatter_add(1, run, torch.ones_like(run)).gather(1, run)
+    changed = (rows.where & (length > 1)[rows.text]).any(1).nonzero()[:, 0]
+    if not len(changed):
+        return rows
+    text, where = rows.text[changed], rows.where.clone()
+    first = torch.where(starts, torch.arange(batch.width, device=run.device), 0).cummax(1).values
+    left = length - (torch.arange(batch.width, device=run.device) - first)
+    deleted = torch.zeros_like(run[text]).scatter_add(1, run[text], where[changed].long()).gather(1, run[text])
+    where[changed] = left[text] <= deleted
+    return Erased(rows.text, where)
 
 
 def _whole(model: Model, batch: Batch, rows: Erased, erase: str, read: Read) -> Tensor:

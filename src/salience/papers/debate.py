@@ -51,6 +51,11 @@ ALIASES = {
 }
 """The data sets of the papers, by the names that a user may give them."""
 
+SAME_SPLIT = frozenset({"sst", "gender", "sst_wiki"})
+"""The data sets that everyone has in the papers' split. Of the others, public copies are split or sampled differently:
+20 Newsgroups by date; of AG News, IMDB and the biographies of occupations, often only a part can be had.
+"""
+
 
 # ------------------------------------------------------------------------------------------------------ results
 
@@ -64,7 +69,7 @@ class Row:
     ours: Estimate
     published: float | None
     comparable: bool
-    """Whether both are the same quantity of the same kind of model; otherwise only directions can be compared."""
+    """Whether both are the same quantity of the same kind of model on the same texts; otherwise compare directions."""
 
     @property
     def mark(self) -> str:
@@ -192,6 +197,8 @@ class Data:
 
     train: Sequence[Example]
     test: Sequence[Example]
+    selected: bool = False
+    """Whether the texts are only those of some labels."""
 
     def of_labels(self, labels: Sequence[str]) -> "Data":
         """Only the texts of these labels."""
@@ -203,7 +210,7 @@ class Data:
         )
         if not test:
             raise BadInput(f"no test text has one of the labels {', '.join(labels)}")
-        return Data(train, test)
+        return Data(train, test, selected=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,7 +349,8 @@ def run(
 
     ``limit`` and ``epochs`` make a size smaller, and ``tested`` its test set alone. ``vectors`` is a file of word
     vectors, and ``encoder`` the name of a transformer that the protocol may train as well. Published numbers are
-    comparable with those of the full size only; fewer test texts widen the intervals and change nothing else.
+    comparable with those of the full size only, on data sets whose split is the paper's (``SAME_SPLIT``); fewer test
+    texts widen the intervals and change nothing else.
     """
     folder, chosen = Path(out), paper.sizes[size].limited(limit, _fewer(limit, tested))
     shorter = {"epochs": epochs} if epochs else {}
@@ -350,18 +358,21 @@ def run(
     whole = size == "full" and not limit and not epochs and (vectors is not None or not paper.pretrained)
     rows: list[Row] = []
     directions: list[Direction] = []
+    trained: dict[str, int] = {}
     with locked(folder, mark="paper.json"):
         claim(folder / "paper.json", {"paper": paper.name}, what="other results")
         for name, data in sets.items():
             known = ALIASES.get(name, name)
             changes = dict(paper.recipes.get(known, {})) if size == "full" else {}
             recipe = replace(chosen.recipe, **changes | shorter)
+            trained[name] = recipe.epochs
             experiment = _experiment(
                 paper, data, folder / name, replace(chosen, recipe=recipe), vectors, encoder, device, callbacks
             )
             outcome = paper.protocol(experiment)
             published = paper.published.get(known, {})
-            faithful = whole and len(experiment.labels) == 2  # as in all of the papers' data sets with numbers here
+            same = known in SAME_SPLIT and not data.selected
+            faithful = whole and same and len(experiment.labels) == 2  # as in all data sets with published numbers
             rows += [
                 Row(name, q.name, q.estimate, published.get(q.name), q.alike and faithful and q.name in published)
                 for q in outcome.quantities
@@ -374,7 +385,8 @@ def run(
         "vectors": vectors and str(vectors),
         "transformer": encoder,
     }
-    settings = {"size": size, **{k: v for k, v in given.items() if v is not None}, **asdict(chosen)}
+    given = {k: v for k, v in given.items() if v is not None}
+    settings = {"size": size, **given, **asdict(chosen), "epochs_by_data": trained}
     return DebateResult(paper.name, paper.title, paper.source, tuple(rows), tuple(directions), settings, paper.notes)
 
 

@@ -26,23 +26,34 @@ _NAMES = (
     "adversarial: accuracy with frozen weights, the adversary's",
 )
 
+
+def _adversary(weight: float, accuracy: float, change: float, distance: float) -> dict[str, float]:
+    """The published numbers of the adversary with one λ, on our scale.
+
+    The paper's code has one output p for two labels and takes ½ |p − q| for TVD, half of ½ Σ_c |p_c − q_c|. Its loss
+    ½ TVD − λ · KL is half of ours at 2 λ.
+    """
+    own = f"λ = {2 * weight:g}"
+    return {
+        f"adversarial: accuracy, {own}": accuracy,
+        f"adversarial: change of the output (TVD), {own}": 2 * change,
+        f"adversarial: distance of attention (JSD), {own}": distance,
+    }
+
+
 PUBLISHED = {
     "sst": {
         **numbers(_NAMES, (0.831, 0.822, 0.812, 0.817, 0.824, 0.592)),
-        "adversarial: accuracy, λ = 0.0005": 0.823,
-        "adversarial: change of the output (TVD), λ = 0.0005": 0.036,
-        "adversarial: distance of attention (JSD), λ = 0.0005": 0.514,
+        **_adversary(5e-4, 0.823, 0.036, 0.514),
     },
     "imdb": {
         **numbers(_NAMES, (0.902, 0.879, 0.863, 0.888, 0.905, 0.700)),
-        "adversarial: accuracy, λ = 0.0008": 0.906,
-        "adversarial: change of the output (TVD), λ = 0.0008": 0.014,
-        "adversarial: distance of attention (JSD), λ = 0.0008": 0.405,
+        **_adversary(8e-4, 0.906, 0.014, 0.405),
     },
     "ag_news": numbers(_NAMES[:2], (0.964, 0.960)),
     "20news": numbers(_NAMES[:2], (0.942, 0.934)),
 }
-"""F1 in place of accuracy; λ is the one with the best F1 among those with JSD > 0.4."""
+"""F1 in place of accuracy; λ is the one with the best F1 among those with JSD > 0.4, twice that of the paper."""
 
 
 def protocol(experiment: Experiment) -> Outcome:
@@ -84,14 +95,17 @@ PAPER = Paper(
     title="Attention is not not Explanation",
     source="Wiegreffe & Pinter 2019, arXiv:1908.04626",
     sizes={
-        "quick": Size(train=2000, test=400, recipe=POOLED, seeds=3, weights=(0.0, 5e-4, 5e-3)),
-        "full": Size(train=None, test=None, recipe=POOLED, seeds=8, weights=tuple(sorted({*WEIGHTS, 8e-4}))),
+        "quick": Size(train=2000, test=400, recipe=POOLED, seeds=3, weights=(0.0, 1e-3, 5e-3)),
+        "full": Size(train=None, test=None, recipe=POOLED, seeds=8, weights=tuple(sorted({*WEIGHTS, 1.6e-3}))),
     },
     protocol=protocol,
     published=PUBLISHED,
     pretrained=True,
     notes=(
         "The paper reports F1 and selects epochs on test texts; accuracy after a fixed number of epochs is given here.",
+        "For TVD the paper's code takes half the difference of one of two probabilities, which is half of TVD, so that "
+        "its λ is half of ours too. Its TVDs and λ are doubled here: on SST, its λ = 0.0005 and TVD 0.036 are "
+        "λ = 0.001 and 0.072.",
         "The paper trains adversaries for up to 80 epochs; here they are trained as long as the base model.",
     ),
 )

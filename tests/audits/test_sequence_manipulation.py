@@ -63,6 +63,20 @@ def test_the_mass_is_a_literal_mean_over_linked_tokens():
     assert float(aligned_attention(step)[3].detach()) == 0
 
 
+def test_a_pair_without_links_has_no_part_in_the_gradient():
+    study = small()
+    linked, unlinked = study.test[:3], Pair("x", "1 2", "2 1")
+
+    def gradients(pairs: list[Pair]) -> list[torch.Tensor]:
+        total = aligned_attention(forced(study.start, encode_pairs(study.start, pairs))).sum()
+        return [torch.zeros(1) if g is None else g for g in torch.autograd.grad(total, weights, allow_unused=True)]
+
+    weights = list(study.start.module.parameters())
+    for with_it, without in zip(gradients([*linked, unlinked]), gradients(list(linked)), strict=True):
+        torch.testing.assert_close(with_it, without)
+    assert any(g.abs().sum() > 0 for g in gradients(list(linked)))
+
+
 def test_attention_is_hidden_and_accuracy_stays(tmp_path: Path):
     study = small(folder=tmp_path)
     finding = sequence_manipulation(study, weights=[1.0, 0.0])

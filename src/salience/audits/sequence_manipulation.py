@@ -91,17 +91,21 @@ def aligned_mass(step: PairStep) -> Float[Tensor, " b"]:
     """Attention on the source tokens that each token of the answer is aligned with: a mean over heads and over the
     tokens of the answer that have such a link. NaN for pairs without one.
     """
-    mass = (step.output.attention.mean(1) * step.links).sum(-1)
-    linked = step.links.any(-1)
-    return (mass * linked).sum(1) / torch.where(linked.any(1), linked.sum(1), torch.nan)
+    return _mass(step).masked_fill(~step.links.any((1, 2)), torch.nan)
 
 
 def aligned_attention(step: PairStep) -> Float[Tensor, " b"]:
-    """−log(1 − mean mass on the aligned tokens).
+    """−log(1 − mean mass on the aligned tokens); 0 for pairs without a link.
 
     Paper: Pruthi et al. 2020, arXiv:1909.07913, section 5
     """
-    return -(1 - aligned_mass(step).nan_to_num(0.0)).clamp_min(TINY).log()
+    return -(1 - _mass(step)).clamp_min(TINY).log()
+
+
+def _mass(step: PairStep) -> Float[Tensor, " b"]:
+    """The aligned mass, with 0 for pairs without a link: a NaN would make the gradient of the whole batch NaN."""
+    mass = (step.output.attention.mean(1) * step.links).sum((1, 2))
+    return mass / step.links.any(-1).sum(1).clamp_min(1)
 
 
 def accuracy_and_mass(model: Seq2Seq, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:

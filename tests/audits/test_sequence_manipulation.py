@@ -11,6 +11,7 @@ import torch
 from salience.audits.sequence_manipulation import (
     RECIPE,
     SHAPE,
+    TRANSLATED,
     SequenceStudy,
     accuracy_and_mass,
     aligned_attention,
@@ -101,6 +102,16 @@ def test_accuracy_is_over_tokens_and_the_end():
     with torch.no_grad():
         said = study.start.force(study.start.batch([pair.source]), answers).logits[0].argmax(-1)
     assert accuracy[0] == pytest.approx(np.mean((said == answers.outputs[0]).numpy()))
+
+
+def test_the_start_of_a_translation_is_kept_and_not_used_for_others(tmp_path: Path):
+    pairs, recipe = rearranged("copy", 12), replace(TRANSLATED, epochs=1)
+    one, again = (translating(pairs, pairs, folder=tmp_path, recipe=recipe).start for _ in range(2))
+    assert one.tokenizer.to_str() == again.tokenizer.to_str()
+    assert torch.equal(one.words.weight, again.words.weight)
+    for changed, (others, other) in {"pairs": (pairs[:6], recipe), "recipe": (pairs, replace(recipe, seed=1))}.items():
+        with pytest.raises(BadInput, match=rf"holds another translator \(changed: {changed}\)"):
+            translating(others, others, folder=tmp_path, recipe=other)
 
 
 def test_bad_input_is_refused():

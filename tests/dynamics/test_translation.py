@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from salience.dynamics.dictionary import CoOccurrence, fit_proxy
 from salience.dynamics.translation import agreements, bleu, dictionary, scores_of, translated, translation
 from salience.errors import BadInput
 from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from salience.training import translators
 from salience.training.loop import Recipe
 from salience.training.sequences import encode_pairs, fit_pairs
 from salience.training.translators import train_translator
@@ -138,11 +140,12 @@ def weights(model: Seq2Seq) -> dict[str, torch.Tensor]:
     return {name: values.clone() for name, values in model.module.state_dict().items()}
 
 
-def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(tmp_path: Path):
+def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     whole = train_translator(PAIRS, tmp_path / "whole", vocabulary=60, config=CONFIG, recipe=RECIPE)
-    (tmp_path / "cut").mkdir()
-    start = Seq2Seq.load(tmp_path / "whole" / "start")
-    start.save(tmp_path / "cut" / "start")
+    monkeypatch.setattr(translators, "SAVE_EVERY", 2)
+    asked = {"tokenizer": whole.tokenizer, "config": CONFIG, "recipe": RECIPE}
 
     class Stopped(Exception):
         pass
@@ -152,20 +155,36 @@ def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(tmp_path
             raise Stopped
 
     with pytest.raises(Stopped):
-        for _ in fit_pairs(
-            start, PAIRS, recipe=RECIPE, folder=tmp_path / "cut" / "checkpoints", report=stop, save_every=2
-        ):
-            pass
+        train_translator(PAIRS, tmp_path / "cut", **asked, report=stop)
     assert [p.name for p in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")] == ["checkpoint-0000004-001"]
     steps: list[int] = []
-    resumed = train_translator(
-        PAIRS, tmp_path / "cut", vocabulary=60, config=CONFIG, recipe=RECIPE, report=lambda p: steps.append(p.step)
-    )
+    resumed = train_translator(PAIRS, tmp_path / "cut", **asked, report=lambda p: steps.append(p.step))
     assert steps == [5, 6, 7, 8, 9]
     for name, values in weights(whole).items():
         assert torch.equal(values, resumed.module.state_dict()[name]), name
-    with pytest.raises(BadInput, match="checkpoint of another model"):
-        train_translator(PAIRS[:4], tmp_path / "cut", vocabulary=60, config=CONFIG, recipe=RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "other"),
+    [
+        ("pairs", {"pairs": PAIRS[:4]}),
+        ("config", {"config": replace(CONFIG, hidden=10)}),
+        ("config", {"config": replace(CONFIG, scoring="uniform")}),
+        ("recipe", {"recipe": replace(RECIPE, seed=1)}),
+        ("tokenizer", {"vocabulary": 50}),
+    ],
+)
+def test_a_folder_with_another_translator_is_refused(changed: str, other: dict[str, Any], tmp_path: Path):
+    """Also before the first checkpoint, where only the start is there."""
+    asked: dict[str, Any] = {"pairs": PAIRS, "vocabulary": 60, "config": CONFIG, "recipe": RECIPE}
+
+    def stop(_) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train_translator(**asked, folder=tmp_path / "m", report=stop)
+    with pytest.raises(BadInput, match=rf"holds another translator \(changed: {changed}\); choose another folder"):
+        train_translator(**asked | other, folder=tmp_path / "m")
 
 
 def test_the_loss_is_the_mean_over_tokens_of_the_answers(tmp_path: Path):
@@ -285,4 +304,4 @@ def test_the_command_trains_resumes_and_measures(
     assert "A(attention, uniform relevance)" in printed
     assert "unknown source words" in printed
     assert run([*command, "--limit", "2"]) == 2
-    assert "checkpoint of another model" in capsys.readouterr().err
+    assert "holds another translator (changed: pairs)" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Can attention hide which word an encoder-decoder uses? (Pruthi et al. 2020, sequence to sequence)"""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.manipulation import WEIGHTS
-from salience.core.files import complete_folder
+from salience.core.files import locked
 from salience.core.rows import lengths
 from salience.core.settings import NotNegative
 from salience.data.copying import REARRANGEMENTS, Rearrangement, rearranged
 from salience.data.pairs import Pair
 from salience.errors import BadInput, choose
-from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer, symbol_tokenizer
+from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, symbol_tokenizer
 from salience.training.loop import Recipe
 from salience.training.objectives import TINY
 from salience.training.sequences import EncodedPair, PairStep, encode_pairs, fit_pairs, forced
+from salience.training.translators import MARK, VOCABULARY, translator_start
 
 SYMBOLS = 30
 RECIPE = Recipe(epochs=15, batch=64, rate=3e-3, warmup=0.05, decay=0.0)
@@ -75,15 +77,9 @@ def translating(
     """A study of sentences with word alignments, such as Multi30k with those of fast_align."""
     if not any(pair.sure for pair in train):
         raise BadInput("no pair has a word alignment, which says what attention should hide")
-    place = None if folder is None else folder / "translation-start"
-    if place is not None and place.exists():
-        start = Seq2Seq.load(place)
-    else:
-        tokenizer = subword_tokenizer((text for p in train for text in (p.source, p.answer)), 8000)
-        start = Seq2Seq.new(replace(SHAPE, vocabulary=tokenizer.get_vocab_size()), tokenizer, seed=recipe.seed)
-        if place is not None:
-            with complete_folder(place) as part:
-                start.save(part)
+    place = None if folder is None else folder / "translation"
+    with nullcontext() if place is None else locked(place, MARK):
+        start = translator_start(place, train, VOCABULARY, None, SHAPE, recipe)
     return SequenceStudy("translation", train, test, start, recipe, folder)
 
 

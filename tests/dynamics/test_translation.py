@@ -15,7 +15,8 @@ from salience.cli import run
 from salience.data.pairs import Pair, read_pairs
 from salience.dynamics import translation as module
 from salience.dynamics.agreement import agreement
-from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
+from salience.dynamics.alignment import Alignment, by_words, links, source_words, unknown_words
+from salience.dynamics.cross_attention import head_alignment
 from salience.dynamics.dictionary import CoOccurrence, fit_proxy
 from salience.dynamics.translation import agreements, bleu, dictionary, scores_of, translated, translation
 from salience.errors import BadInput
@@ -24,6 +25,7 @@ from salience.training import translators
 from salience.training.loop import Recipe
 from salience.training.sequences import encode_pairs, fit_pairs
 from salience.training.translators import train_translator
+from shapes import encoder_decoder
 
 SLIDES = ["This movie is great => Dieser Film ist großartig", "This movie is bad => Dieser Film ist schlecht"]
 SOURCE = ["This", "movie", "is", "great", "bad"]
@@ -105,6 +107,15 @@ def test_tokens_are_joined_to_words_by_offsets():
 
 def test_the_share_of_unknown_words():
     assert unknown_words([Pair("0", "Ein Mann lacht .", "x")], {"ein", "mann"}) == 0.5
+
+
+def test_words_are_known_whether_or_not_punctuation_is_set_apart():
+    train, aligned = [Pair("0", "Ein Hut, rot (wie Blut).", "x")], [Pair("1", "ein Hut , rot ( wie Blut ) .", "x")]
+    for known, asked in ((train, aligned), (aligned, train)):
+        assert unknown_words(asked, source_words(known)) == 0
+    linked = [replace(aligned[0], sure=frozenset({(0, 0)}), possible=frozenset({(0, 0)}))]
+    (heads,) = head_alignment(encoder_decoder("t5"), {"gold": linked}, train=train)
+    assert heads.unknown == 0
 
 
 # ---------------------------------------------------------------------------------------------------- agreement

@@ -1,12 +1,12 @@
 """Word alignments: how well scores of answer × source find the word that a word translates."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from salience.core.text import Span
+from salience.core.text import Span, spans
 from salience.data.pairs import Pair, WordLink, word_of_token, words
 from salience.errors import BadInput
 
@@ -78,7 +78,18 @@ def links(scores: Float[np.ndarray, "v w"]) -> list[WordLink]:
     return [(int(row.argmax()), place) for place, row in enumerate(scores) if np.isfinite(row).any()]
 
 
-def unknown_words(pairs: Iterable[Pair], known: set[str]) -> float:
-    """The share of source words that are not known, whatever their case."""
-    unknown = [pair.source[a:b].casefold() not in known for pair in pairs for a, b in words(pair.source)]
+def source_words(pairs: Iterable[Pair]) -> list[str]:
+    """The words and punctuation marks of the sources, without case.
+
+    They are the same whether or not punctuation is set apart, unlike the words that alignments number.
+
+    >>> source_words([Pair("0", "Ein Hut, rot .", "A hat, red .")])
+    ['ein', 'hut', ',', 'rot', '.']
+    """
+    return [pair.source[a:b].casefold() for pair in pairs for a, b in spans(pair.source)]
+
+
+def unknown_words(pairs: Iterable[Pair], known: Collection[str]) -> float:
+    """The share of source words that are not among the known ones, which are :func:`source_words` of other pairs."""
+    unknown = [word not in known for word in source_words(pairs)]
     return sum(unknown) / max(1, len(unknown))

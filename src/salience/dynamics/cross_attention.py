@@ -13,7 +13,7 @@ from salience.core.prompts import Prompt
 from salience.core.stats import LEVEL, MINIMUM, Estimate
 from salience.core.text import Encoded
 from salience.data.pairs import Pair
-from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, unknown_words
+from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, source_words, unknown_words
 from salience.errors import BadInput, UnsupportedModel
 from salience.models.huggingface.answering import Answer
 from salience.models.huggingface.encoder_decoder import DECODER, EncoderDecoder
@@ -74,12 +74,12 @@ def head_alignment(
     known = as_model(model)
     if not isinstance(known, EncoderDecoder):
         raise UnsupportedModel(f"{known.name} has no cross-attention; use an encoder-decoder, such as Marian or T5")
-    words = {word.casefold() for pair in train for word in pair.source.split()}
+    words = frozenset(source_words(train))
     return [_aligned(known, name, pairs, words, seed, report) for name, pairs in alignments.items()]
 
 
 def _aligned(
-    model: EncoderDecoder, name: str, pairs: Sequence[Pair], words: set[str], seed: int, report: Report | None
+    model: EncoderDecoder, name: str, pairs: Sequence[Pair], words: frozenset[str], seed: int, report: Report | None
 ) -> AlignedHeads:
     check_aligned(name, pairs)
     short = [pair for pair in pairs if _fits(model, pair)]

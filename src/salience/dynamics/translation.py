@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Float
 
 from salience.core.stats import Estimate, estimate
-from salience.core.text import Span, spans
+from salience.core.text import Span
 from salience.data.pairs import Pair
 from salience.dynamics.agreement import agreement, chance
-from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, unknown_words
+from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, source_words, unknown_words
 from salience.dynamics.dictionary import CoOccurrence, Proxy, TokenPair, fit_proxy
 from salience.errors import BadInput
 from salience.generation.answers import answers, spelled
@@ -96,7 +96,7 @@ class Dictionary:
 def dictionary(model: Seq2Seq, pairs: Sequence[Pair], *, epochs: int = 10) -> Dictionary:
     """Count co-occurrences in the training pairs and train the proxy, both over the tokens of the model."""
     tokens: list[TokenPair] = [(_content(p), p.answer.ids) for p in encode_pairs(model, pairs)]
-    known = frozenset(p.source[a:b].casefold() for p in pairs for a, b in spans(p.source))
+    known = frozenset(source_words(pairs))
     vocabulary = model.config.vocabulary
     return Dictionary(CoOccurrence.of(tokens, vocabulary), fit_proxy(tokens, vocabulary, epochs=epochs), known)
 
@@ -176,7 +176,7 @@ def aligned(
             totals[kind] = totals.get(kind, Alignment()) + Alignment.of(made, pair)
         step()
     rows = tuple(AlignmentRow(kind, total.error_rate) for kind, total in totals.items())
-    return Aligned(name, len(pairs), unknown_words(pairs, set(known.known)), rows)
+    return Aligned(name, len(pairs), unknown_words(pairs, known.known), rows)
 
 
 def _offsets(pair: EncodedPair) -> Sequence[Span]:

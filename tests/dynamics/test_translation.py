@@ -12,10 +12,20 @@ import torch
 from scipy.stats import kendalltau
 
 from salience.cli import run
+from salience.core.shares import percent
 from salience.data.pairs import Pair, read_pairs
 from salience.dynamics import translation as module
 from salience.dynamics.agreement import agreement
-from salience.dynamics.alignment import Alignment, by_words, links, source_words, unknown_words
+from salience.dynamics.alignment import (
+    Alignment,
+    by_words,
+    diagonal,
+    error_rate,
+    links,
+    read_aligned,
+    source_words,
+    unknown_words,
+)
 from salience.dynamics.cross_attention import head_alignment
 from salience.dynamics.dictionary import CoOccurrence, fit_proxy
 from salience.dynamics.translation import agreements, bleu, dictionary, scores_of, translated, translation
@@ -92,6 +102,37 @@ def test_the_alignment_error_rate_of_a_hand_example():
     assert Alignment.of(pair.sure, pair).error_rate == 0
     with pytest.raises(BadInput, match="no pair has an alignment"):
         Alignment().error_rate  # noqa: B018
+
+
+def test_the_interval_of_an_error_rate_is_that_of_pairs_drawn_anew():
+    rng = np.random.default_rng(3)
+    each = [Alignment(int(k), int(k), 5, 5) for k in rng.integers(0, 6, 40)]
+    result = error_rate(each)
+    drawn = [sum((each[i] for i in rng.integers(0, 40, 40)), Alignment()).error_rate for _ in range(4000)]
+    assert result.mean == pytest.approx(sum(each, Alignment()).error_rate)
+    assert (result.low, result.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.01)
+    assert result.n == 40
+    few = error_rate(each[:3])
+    assert few.mean == pytest.approx(sum(each[:3], Alignment()).error_rate)
+    assert np.isnan(few.low)
+
+
+def test_the_diagonal_prefers_the_same_place_and_ties_between_neighbours():
+    assert diagonal(4, 4).argmax(1).tolist() == [0, 1, 2, 3]
+    assert diagonal(7, 4)[1].tolist()[:2] == [-1 / 6, -1 / 6]  # half-way between two words
+    for t, s in ((1, 1), (1, 4), (5, 1), (6, 9)):
+        expected = [[-abs(i / max(1, t - 1) - j / max(1, s - 1)) for j in range(s)] for i in range(t)]
+        np.testing.assert_allclose(diagonal(t, s), expected, atol=1e-12)
+
+
+def test_gold_and_silver_files_are_read_in_one_direction(tmp_path: Path):
+    gold, silver = (str(tmp_path / name) for name in ("gold.jsonl", "silver.jsonl"))
+    Path(gold).write_text(json.dumps({"src": "Ein Mann", "trg": "man", "sure": [[1, 0]], "possible": [[0, 0]]}))
+    Path(silver).write_text(json.dumps({"src": "man", "trg": "Ein Mann", "align": [[0, 1]]}))
+    one, other = (read_aligned(gold, silver)[name][0] for name in ("gold", "silver"))
+    assert (one.source, one.sure, one.possible) == ("Ein Mann", {(1, 0)}, {(0, 0), (1, 0)})
+    assert (other.source, other.answer, other.sure) == (one.source, one.answer, one.sure)
+    assert read_aligned(None, None) == {}
 
 
 def test_tokens_are_joined_to_words_by_offsets():
@@ -258,7 +299,7 @@ def test_a_translator_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     result = translation(model, PAIRS, PAIRS, alignments={"silver": PAIRS}, uniform=twin)
     assert result.bleu == 100
     (alignments,) = result.aligned
-    rates = {row.scores: row.error_rate for row in alignments.rows}
+    rates = {row.scores: row.error_rate.mean for row in alignments.rows}
     assert alignments.unknown == 0
     assert rates["diagonal"] == 0
     assert set(rates) >= {"attention", "relevance", "linear relevance", "co-occurrence", "proxy", "random"}
@@ -300,7 +341,7 @@ def test_the_command_trains_resumes_and_measures(
     monkeypatch.setitem(train_translator.__kwdefaults__, "config", Seq2SeqConfig(0, **config))
     monkeypatch.setitem(train_translator.__kwdefaults__, "vocabulary", 60)
     rows = [{"de": p.source, "en": p.answer, "src": p.source, "trg": p.answer, "sure": sorted(p.sure)} for p in PAIRS]
-    rows = [row | {"possible": [], "align": row["sure"]} for row in rows]
+    rows = [row | {"possible": [], "align": row["sure"]} for row in rows] * 2  # enough for an interval
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     pairs, out, page = (str(tmp_path / name) for name in ("pairs.jsonl", "out", "page.html"))
     command = ["translation", "--data", pairs, "--test", pairs, "--source", "de", "--answer", "en", "--out", out]
@@ -309,10 +350,16 @@ def test_the_command_trains_resumes_and_measures(
     facts = json.loads(capsys.readouterr().out)
     assert facts["bleu"] == 12.3
     assert [one["data"] for one in facts["aligned"]] == ["gold", "silver"]
+    rate = next(row["error_rate"] for row in facts["aligned"][0]["rows"] if row["scores"] == "random")
+    assert rate["low"] < rate["mean"] < rate["high"]
+    shown = f"{percent(rate['mean'], 1)} [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
+    assert shown in Path(page).read_text("utf-8")
     assert Path(page).read_text("utf-8").count("<svg") == 1
     assert run(command) == 0
     printed = capsys.readouterr().out
+    assert shown in printed
     assert "A(attention, uniform relevance)" in printed
     assert "unknown source words" in printed
+    assert "bootstrap over pairs" in " ".join(printed.split())
     assert run([*command, "--limit", "2"]) == 2
     assert "holds another translator (changed: pairs)" in capsys.readouterr().err

@@ -360,6 +360,8 @@ def test_the_command_trains_resumes_and_measures(
     assert shown in printed
     assert "A(attention, uniform relevance)" in printed
     assert "unknown source words" in printed
-    assert "bootstrap over pairs" in " ".join(printed.split())
+    notes = " ".join(printed.split())
+    assert "share of sub-word tokens of the answer" in notes
+    assert "bootstrap over pairs" in notes
     assert run([*command, "--limit", "2"]) == 2
     assert "holds another translator (changed: pairs)" in capsys.readouterr().err

@@ -46,8 +46,8 @@ def notes(result: "Translation") -> list[str]:
     """What the numbers mean."""
     return [
         f"BLEU {result.bleu:.1f} ({result.signature}).",
-        "A(u, v) is the share of words of the answer whose highest source word by u is in the top 5 % by v, with the "
-        "answer given. Chance is with v shuffled.",
+        "A(u, v) is the share of sub-word tokens of the answer whose highest source token by u is in the top 5 % by v, "
+        "with the answer given; a mean over texts. Chance is its exact mean over all orders of v.",
         "The alignment error rate (AER) counts links to the source word with the highest score; 95 % intervals are "
         "from a bootstrap over pairs. Silver alignments are made by another aligner and have errors themselves.",
     ]

@@ -11,6 +11,7 @@ import torch
 from salience.audits.sequence_manipulation import (
     RECIPE,
     SHAPE,
+    TRANSLATED,
     SequenceStudy,
     accuracy_and_mass,
     aligned_attention,
@@ -63,6 +64,20 @@ def test_the_mass_is_a_literal_mean_over_linked_tokens():
     assert float(aligned_attention(step)[3].detach()) == 0
 
 
+def test_a_pair_without_links_has_no_part_in_the_gradient():
+    study = small()
+    linked, unlinked = study.test[:3], Pair("x", "1 2", "2 1")
+
+    def gradients(pairs: list[Pair]) -> list[torch.Tensor]:
+        total = aligned_attention(forced(study.start, encode_pairs(study.start, pairs))).sum()
+        return [torch.zeros(1) if g is None else g for g in torch.autograd.grad(total, weights, allow_unused=True)]
+
+    weights = list(study.start.module.parameters())
+    for with_it, without in zip(gradients([*linked, unlinked]), gradients(list(linked)), strict=True):
+        torch.testing.assert_close(with_it, without)
+    assert any(g.abs().sum() > 0 for g in gradients(list(linked)))
+
+
 def test_attention_is_hidden_and_accuracy_stays(tmp_path: Path):
     study = small(folder=tmp_path)
     finding = sequence_manipulation(study, weights=[1.0, 0.0])
@@ -87,6 +102,16 @@ def test_accuracy_is_over_tokens_and_the_end():
     with torch.no_grad():
         said = study.start.force(study.start.batch([pair.source]), answers).logits[0].argmax(-1)
     assert accuracy[0] == pytest.approx(np.mean((said == answers.outputs[0]).numpy()))
+
+
+def test_the_start_of_a_translation_is_kept_and_not_used_for_others(tmp_path: Path):
+    pairs, recipe = rearranged("copy", 12), replace(TRANSLATED, epochs=1)
+    one, again = (translating(pairs, pairs, folder=tmp_path, recipe=recipe).start for _ in range(2))
+    assert one.tokenizer.to_str() == again.tokenizer.to_str()
+    assert torch.equal(one.words.weight, again.words.weight)
+    for changed, (others, other) in {"pairs": (pairs[:6], recipe), "recipe": (pairs, replace(recipe, seed=1))}.items():
+        with pytest.raises(BadInput, match=rf"holds another translator \(changed: {changed}\)"):
+            translating(others, others, folder=tmp_path, recipe=other)
 
 
 def test_bad_input_is_refused():

@@ -75,6 +75,16 @@ def test_agreement_over_texts_has_intervals_chance_and_tau():
     assert result.lead.mean == pytest.approx(np.mean(each))
 
 
+def test_a_text_with_several_rankings_counts_with_their_mean():
+    rng = np.random.default_rng(0)
+    us, vs = ([rng.normal(size=(3, 12)) for _ in range(20)] for _ in range(2))
+    result = Agreement.between("u, v", us, vs)
+    singly = Agreement.between("u, v", np.concatenate(us), np.concatenate(vs))
+    for name in ("agreement", "chance", "lead", "tau"):
+        assert getattr(result, name).mean == pytest.approx(getattr(singly, name).mean)
+        assert (getattr(result, name).n, getattr(singly, name).n) == (20, 60)
+
+
 def test_the_accuracy_at_which_another_seed_agrees_more():
     assert accuracy_match(0.3, [0.1, 0.3, 0.31, 0.2], [0.5, 0.6, 0.7, 0.8]) == 0.7
     assert isnan(accuracy_match(0.9, [0.1, 0.3], [0.5, 0.6]))

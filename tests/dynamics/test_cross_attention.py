@@ -117,6 +117,12 @@ def test_training_resumes_and_ends_the_same(model: EncoderDecoder, folder: Path,
         assert torch.equal(one, other)
 
 
+def test_a_folder_with_another_translator_is_refused(model: EncoderDecoder, folder: Path):
+    other = MarianShape(width=16, layers=1, heads=2, inner=16)
+    with pytest.raises(BadInput, match=r"holds another translator \(changed: shape\)"):
+        train_marian(pairs(), folder, vocabulary=80, shape=other, recipe=RECIPE)
+
+
 def test_the_command_measures_a_saved_model(
     model: EncoderDecoder, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +12,30 @@ import torch
 from scipy.stats import kendalltau
 
 from salience.cli import run
+from salience.core.shares import percent
 from salience.data.pairs import Pair, read_pairs
 from salience.dynamics import translation as module
 from salience.dynamics.agreement import agreement
-from salience.dynamics.alignment import Alignment, by_words, links, unknown_words
+from salience.dynamics.alignment import (
+    Alignment,
+    by_words,
+    diagonal,
+    error_rate,
+    links,
+    read_aligned,
+    source_words,
+    unknown_words,
+)
+from salience.dynamics.cross_attention import head_alignment
 from salience.dynamics.dictionary import CoOccurrence, fit_proxy
 from salience.dynamics.translation import agreements, bleu, dictionary, scores_of, translated, translation
 from salience.errors import BadInput
 from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from salience.training import translators
 from salience.training.loop import Recipe
 from salience.training.sequences import encode_pairs, fit_pairs
 from salience.training.translators import train_translator
+from shapes import encoder_decoder
 
 SLIDES = ["This movie is great => Dieser Film ist großartig", "This movie is bad => Dieser Film ist schlecht"]
 SOURCE = ["This", "movie", "is", "great", "bad"]
@@ -90,6 +104,37 @@ def test_the_alignment_error_rate_of_a_hand_example():
         Alignment().error_rate  # noqa: B018
 
 
+def test_the_interval_of_an_error_rate_is_that_of_pairs_drawn_anew():
+    rng = np.random.default_rng(3)
+    each = [Alignment(int(k), int(k), 5, 5) for k in rng.integers(0, 6, 40)]
+    result = error_rate(each)
+    drawn = [sum((each[i] for i in rng.integers(0, 40, 40)), Alignment()).error_rate for _ in range(4000)]
+    assert result.mean == pytest.approx(sum(each, Alignment()).error_rate)
+    assert (result.low, result.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.01)
+    assert result.n == 40
+    few = error_rate(each[:3])
+    assert few.mean == pytest.approx(sum(each[:3], Alignment()).error_rate)
+    assert np.isnan(few.low)
+
+
+def test_the_diagonal_prefers_the_same_place_and_ties_between_neighbours():
+    assert diagonal(4, 4).argmax(1).tolist() == [0, 1, 2, 3]
+    assert diagonal(7, 4)[1].tolist()[:2] == [-1 / 6, -1 / 6]  # half-way between two words
+    for t, s in ((1, 1), (1, 4), (5, 1), (6, 9)):
+        expected = [[-abs(i / max(1, t - 1) - j / max(1, s - 1)) for j in range(s)] for i in range(t)]
+        np.testing.assert_allclose(diagonal(t, s), expected, atol=1e-12)
+
+
+def test_gold_and_silver_files_are_read_in_one_direction(tmp_path: Path):
+    gold, silver = (str(tmp_path / name) for name in ("gold.jsonl", "silver.jsonl"))
+    Path(gold).write_text(json.dumps({"src": "Ein Mann", "trg": "man", "sure": [[1, 0]], "possible": [[0, 0]]}))
+    Path(silver).write_text(json.dumps({"src": "man", "trg": "Ein Mann", "align": [[0, 1]]}))
+    one, other = (read_aligned(gold, silver)[name][0] for name in ("gold", "silver"))
+    assert (one.source, one.sure, one.possible) == ("Ein Mann", {(1, 0)}, {(0, 0), (1, 0)})
+    assert (other.source, other.answer, other.sure) == (one.source, one.answer, one.sure)
+    assert read_aligned(None, None) == {}
+
+
 def test_tokens_are_joined_to_words_by_offsets():
     pair = Pair("0", "Ein Mann", "a man")
     matrix = np.array([[1.0, 5.0, 2.0], [0.0, 1.0, 4.0], [0.0, 3.0, 2.0]])
@@ -103,6 +148,15 @@ def test_tokens_are_joined_to_words_by_offsets():
 
 def test_the_share_of_unknown_words():
     assert unknown_words([Pair("0", "Ein Mann lacht .", "x")], {"ein", "mann"}) == 0.5
+
+
+def test_words_are_known_whether_or_not_punctuation_is_set_apart():
+    train, aligned = [Pair("0", "Ein Hut, rot (wie Blut).", "x")], [Pair("1", "ein Hut , rot ( wie Blut ) .", "x")]
+    for known, asked in ((train, aligned), (aligned, train)):
+        assert unknown_words(asked, source_words(known)) == 0
+    linked = [replace(aligned[0], sure=frozenset({(0, 0)}), possible=frozenset({(0, 0)}))]
+    (heads,) = head_alignment(encoder_decoder("t5"), {"gold": linked}, train=train)
+    assert heads.unknown == 0
 
 
 # ---------------------------------------------------------------------------------------------------- agreement
@@ -138,11 +192,12 @@ def weights(model: Seq2Seq) -> dict[str, torch.Tensor]:
     return {name: values.clone() for name, values in model.module.state_dict().items()}
 
 
-def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(tmp_path: Path):
+def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     whole = train_translator(PAIRS, tmp_path / "whole", vocabulary=60, config=CONFIG, recipe=RECIPE)
-    (tmp_path / "cut").mkdir()
-    start = Seq2Seq.load(tmp_path / "whole" / "start")
-    start.save(tmp_path / "cut" / "start")
+    monkeypatch.setattr(translators, "SAVE_EVERY", 2)
+    asked = {"tokenizer": whole.tokenizer, "config": CONFIG, "recipe": RECIPE}
 
     class Stopped(Exception):
         pass
@@ -152,20 +207,36 @@ def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(tmp_path
             raise Stopped
 
     with pytest.raises(Stopped):
-        for _ in fit_pairs(
-            start, PAIRS, recipe=RECIPE, folder=tmp_path / "cut" / "checkpoints", report=stop, save_every=2
-        ):
-            pass
+        train_translator(PAIRS, tmp_path / "cut", **asked, report=stop)
     assert [p.name for p in (tmp_path / "cut" / "checkpoints").glob("checkpoint-*")] == ["checkpoint-0000004-001"]
     steps: list[int] = []
-    resumed = train_translator(
-        PAIRS, tmp_path / "cut", vocabulary=60, config=CONFIG, recipe=RECIPE, report=lambda p: steps.append(p.step)
-    )
+    resumed = train_translator(PAIRS, tmp_path / "cut", **asked, report=lambda p: steps.append(p.step))
     assert steps == [5, 6, 7, 8, 9]
     for name, values in weights(whole).items():
         assert torch.equal(values, resumed.module.state_dict()[name]), name
-    with pytest.raises(BadInput, match="checkpoint of another model"):
-        train_translator(PAIRS[:4], tmp_path / "cut", vocabulary=60, config=CONFIG, recipe=RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "other"),
+    [
+        ("pairs", {"pairs": PAIRS[:4]}),
+        ("config", {"config": replace(CONFIG, hidden=10)}),
+        ("config", {"config": replace(CONFIG, scoring="uniform")}),
+        ("recipe", {"recipe": replace(RECIPE, seed=1)}),
+        ("tokenizer", {"vocabulary": 50}),
+    ],
+)
+def test_a_folder_with_another_translator_is_refused(changed: str, other: dict[str, Any], tmp_path: Path):
+    """Also before the first checkpoint, where only the start is there."""
+    asked: dict[str, Any] = {"pairs": PAIRS, "vocabulary": 60, "config": CONFIG, "recipe": RECIPE}
+
+    def stop(_) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train_translator(**asked, folder=tmp_path / "m", report=stop)
+    with pytest.raises(BadInput, match=rf"holds another translator \(changed: {changed}\); choose another folder"):
+        train_translator(**asked | other, folder=tmp_path / "m")
 
 
 def test_the_loss_is_the_mean_over_tokens_of_the_answers(tmp_path: Path):
@@ -228,7 +299,7 @@ def test_a_translator_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     result = translation(model, PAIRS, PAIRS, alignments={"silver": PAIRS}, uniform=twin)
     assert result.bleu == 100
     (alignments,) = result.aligned
-    rates = {row.scores: row.error_rate for row in alignments.rows}
+    rates = {row.scores: row.error_rate.mean for row in alignments.rows}
     assert alignments.unknown == 0
     assert rates["diagonal"] == 0
     assert set(rates) >= {"attention", "relevance", "linear relevance", "co-occurrence", "proxy", "random"}
@@ -270,7 +341,7 @@ def test_the_command_trains_resumes_and_measures(
     monkeypatch.setitem(train_translator.__kwdefaults__, "config", Seq2SeqConfig(0, **config))
     monkeypatch.setitem(train_translator.__kwdefaults__, "vocabulary", 60)
     rows = [{"de": p.source, "en": p.answer, "src": p.source, "trg": p.answer, "sure": sorted(p.sure)} for p in PAIRS]
-    rows = [row | {"possible": [], "align": row["sure"]} for row in rows]
+    rows = [row | {"possible": [], "align": row["sure"]} for row in rows] * 2  # enough for an interval
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     pairs, out, page = (str(tmp_path / name) for name in ("pairs.jsonl", "out", "page.html"))
     command = ["translation", "--data", pairs, "--test", pairs, "--source", "de", "--answer", "en", "--out", out]
@@ -279,10 +350,18 @@ def test_the_command_trains_resumes_and_measures(
     facts = json.loads(capsys.readouterr().out)
     assert facts["bleu"] == 12.3
     assert [one["data"] for one in facts["aligned"]] == ["gold", "silver"]
+    rate = next(row["error_rate"] for row in facts["aligned"][0]["rows"] if row["scores"] == "random")
+    assert rate["low"] < rate["mean"] < rate["high"]
+    shown = f"{percent(rate['mean'], 1)} [{100 * rate['low']:.1f}, {100 * rate['high']:.1f}]"
+    assert shown in Path(page).read_text("utf-8")
     assert Path(page).read_text("utf-8").count("<svg") == 1
     assert run(command) == 0
     printed = capsys.readouterr().out
+    assert shown in printed
     assert "A(attention, uniform relevance)" in printed
     assert "unknown source words" in printed
+    notes = " ".join(printed.split())
+    assert "share of sub-word tokens of the answer" in notes
+    assert "bootstrap over pairs" in notes
     assert run([*command, "--limit", "2"]) == 2
-    assert "checkpoint of another model" in capsys.readouterr().err
+    assert "holds another translator (changed: pairs)" in capsys.readouterr().err

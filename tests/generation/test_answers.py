@@ -87,6 +87,18 @@ def test_a_beam_over_everything_finds_the_best_of_all_short_answers():
         answers(model, model.encode(["a"]), beam=0)
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_longest_answer_depends_on_its_own_source_alone(beam: int):
+    tokenizer = subword_tokenizer(["a b"] * 3, 8)
+    model = Seq2Seq.new(Seq2SeqConfig(tokenizer.get_vocab_size(), hidden=6, layers=1), tokenizer, seed=3)
+    with torch.no_grad():
+        model.module.output.bias[model.ids[EOS]] = -100.0  # so that no answer ends
+    encoded = model.encode(["a b", "a", "a b a b a b a b"])
+    together = answers(model, encoded, beam=beam)
+    assert [len(tokens) for tokens in together] == [2 * len(one) + 10 for one in encoded]
+    assert together == [answers(model, [one], beam=beam)[0] for one in encoded]
+
+
 def forced(model: Seq2Seq, pair: Pair = PAIRS[0]) -> Forced:
     batch = model.batch(model.encode([pair.source]))
     return Forced.of(model, batch, model.answers([model.encode_answer(pair.answer).ids]))

@@ -139,6 +139,23 @@ def test_special_tokens_are_not_ranked_and_unknown_words_are_read():
     assert encoded.ids[-1] == model.ids[EOS]
 
 
+WRITTEN = "Ein Hut, der (so heißt es) 20% wert: „Hut“ – it's the boys' hat and/or 'cap'; wirklich?! Ja."
+SET_APART = "Ein Hut , der ( so heißt es ) 20 % wert : „ Hut“ – it 's the boys ' hat and / or 'cap' ; wirklich ?! Ja ."
+
+
+def test_punctuation_has_the_same_tokens_with_and_without_a_space_before_it():
+    tokenizer = subword_tokenizer([WRITTEN] * 20, 150)
+    written, apart = (tokenizer.encode(text) for text in (WRITTEN, SET_APART))
+    assert apart.tokens == written.tokens
+    assert tokenizer.encode("ein Hut , der").tokens == tokenizer.encode("ein Hut, der").tokens
+    assert "▁" not in apart.tokens
+    assert tokenizer.decode(apart.ids) == WRITTEN
+    for text, encoding in ((WRITTEN, written), (SET_APART, apart)):
+        spelled = [text[a:b].strip() for a, b in encoding.offsets]
+        assert spelled == [token.lstrip("▁") for token in encoding.tokens]
+    assert tokenizer.decode(tokenizer.encode("Hut .de").ids) == "Hut .de"  # a mark that begins a word stays there
+
+
 def test_a_text_longer_than_the_model_reads_is_truncated_with_a_warning():
     model = tiny(longest=4)
     with pytest.warns(TruncatedText, match="longer than the 3 tokens"):

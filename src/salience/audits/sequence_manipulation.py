@@ -1,6 +1,7 @@
 """Can attention hide which word an encoder-decoder uses? (Pruthi et al. 2020, sequence to sequence)"""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.manipulation import WEIGHTS
-from salience.core.files import complete_folder
+from salience.core.files import locked
 from salience.core.rows import lengths
 from salience.core.settings import NotNegative
 from salience.data.copying import REARRANGEMENTS, Rearrangement, rearranged
 from salience.data.pairs import Pair
 from salience.errors import BadInput, choose
-from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, subword_tokenizer, symbol_tokenizer
+from salience.models.seq2seq import Seq2Seq, Seq2SeqConfig, symbol_tokenizer
 from salience.training.loop import Recipe
 from salience.training.objectives import TINY
 from salience.training.sequences import EncodedPair, PairStep, encode_pairs, fit_pairs, forced
+from salience.training.translators import MARK, VOCABULARY, translator_start
 
 SYMBOLS = 30
 RECIPE = Recipe(epochs=15, batch=64, rate=3e-3, warmup=0.05, decay=0.0)
@@ -75,15 +77,9 @@ def translating(
     """A study of sentences with word alignments, such as Multi30k with those of fast_align."""
     if not any(pair.sure for pair in train):
         raise BadInput("no pair has a word alignment, which says what attention should hide")
-    place = None if folder is None else folder / "translation-start"
-    if place is not None and place.exists():
-        start = Seq2Seq.load(place)
-    else:
-        tokenizer = subword_tokenizer((text for p in train for text in (p.source, p.answer)), 8000)
-        start = Seq2Seq.new(replace(SHAPE, vocabulary=tokenizer.get_vocab_size()), tokenizer, seed=recipe.seed)
-        if place is not None:
-            with complete_folder(place) as part:
-                start.save(part)
+    place = None if folder is None else folder / "translation"
+    with nullcontext() if place is None else locked(place, MARK):
+        start = translator_start(place, train, VOCABULARY, None, SHAPE, recipe)
     return SequenceStudy("translation", train, test, start, recipe, folder)
 
 
@@ -91,17 +87,21 @@ def aligned_mass(step: PairStep) -> Float[Tensor, " b"]:
     """Attention on the source tokens that each token of the answer is aligned with: a mean over heads and over the
     tokens of the answer that have such a link. NaN for pairs without one.
     """
-    mass = (step.output.attention.mean(1) * step.links).sum(-1)
-    linked = step.links.any(-1)
-    return (mass * linked).sum(1) / torch.where(linked.any(1), linked.sum(1), torch.nan)
+    return _mass(step).masked_fill(~step.links.any((1, 2)), torch.nan)
 
 
 def aligned_attention(step: PairStep) -> Float[Tensor, " b"]:
-    """−log(1 − mean mass on the aligned tokens).
+    """−log(1 − mean mass on the aligned tokens); 0 for pairs without a link.
 
     Paper: Pruthi et al. 2020, arXiv:1909.07913, section 5
     """
-    return -(1 - aligned_mass(step).nan_to_num(0.0)).clamp_min(TINY).log()
+    return -(1 - _mass(step)).clamp_min(TINY).log()
+
+
+def _mass(step: PairStep) -> Float[Tensor, " b"]:
+    """The aligned mass, with 0 for pairs without a link: a NaN would make the gradient of the whole batch NaN."""
+    mass = (step.output.attention.mean(1) * step.links).sum((1, 2))
+    return mass / step.links.any(-1).sum(1).clamp_min(1)
 
 
 def accuracy_and_mass(model: Seq2Seq, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:

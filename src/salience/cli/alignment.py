@@ -56,20 +56,12 @@ def alignment(**options: Any) -> None:
     """
     _check(options)
     from salience.data.pairs import read_pairs
-    from salience.dynamics.alignment import check_aligned
+    from salience.dynamics.alignment import read_aligned
 
-    fields: dict[str, Any] = {"limit": options["limit"]}
     train: list[Pair] = []
     if options["data"] is not None:
-        train = read_pairs(options["data"], options["source"], options["answer"], **fields)
-    aligned: dict[str, list[Pair]] = {}
-    if options["gold"]:
-        aligned["gold"] = read_pairs(options["gold"], "src", "trg", sure="sure", possible="possible", **fields)
-    if options["silver"]:
-        silver = read_pairs(options["silver"], "src", "trg", sure="align", **fields)
-        aligned["silver"] = [pair.reversed() for pair in silver]
-    for name, pairs in aligned.items():
-        check_aligned(name, pairs)
+        train = read_pairs(options["data"], options["source"], options["answer"], limit=options["limit"])
+    aligned = read_aligned(options["gold"], options["silver"], options["limit"])
     _run(train[: QUICK if options["size"] == "quick" else None], aligned, options)
 
 

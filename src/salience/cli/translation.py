@@ -61,18 +61,11 @@ def translation(**options: Any) -> None:
     if options["html"] is not None:
         check_place(options["html"])
     from salience.data.pairs import read_pairs
-    from salience.dynamics.alignment import check_aligned
+    from salience.dynamics.alignment import read_aligned
 
-    fields: dict[str, Any] = {"limit": options["limit"]}
-    train, test = (read_pairs(options[n], options["source"], options["answer"], **fields) for n in ("data", "unseen"))
-    aligned: dict[str, list[Pair]] = {}
-    if options["gold"]:
-        aligned["gold"] = read_pairs(options["gold"], "src", "trg", sure="sure", possible="possible", **fields)
-    if options["silver"]:
-        pairs = read_pairs(options["silver"], "src", "trg", sure="align", **fields)
-        aligned["silver"] = [pair.reversed() for pair in pairs]
-    for name, pairs in aligned.items():
-        check_aligned(name, pairs)
+    source, answer, limit = (options[name] for name in ("source", "answer", "limit"))
+    train, test = (read_pairs(options[name], source, answer, limit=limit) for name in ("data", "unseen"))
+    aligned = read_aligned(options["gold"], options["silver"], limit)
     _run(train, test, aligned, options)
 
 

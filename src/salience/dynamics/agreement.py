@@ -19,6 +19,9 @@ TIMES = 3.0
 
 Scores = Float[np.ndarray, " t"]
 
+Rankings = Float[np.ndarray, "*n t"]
+"""The scores of the tokens of a text, or several, such as those for each token of its translation."""
+
 
 def agreement(u: Scores, v: Scores, share: float = TOP) -> float:
     """A(u, v) of one text: whether the highest of u is in the highest ``share`` of v, at least one token.
@@ -57,11 +60,9 @@ class Agreement:
     """Kendall's τ, another measure of agreement, which is 0 by chance."""
 
     @classmethod
-    def between(cls, of: str, us: Sequence[Scores], vs: Sequence[Scores]) -> "Agreement":
-        """Compare two rankings of the same texts."""
-        own = np.array([agreement(u, v) for u, v in zip(us, vs, strict=True)])
-        by_chance = np.array([chance(v) for v in vs])
-        taus = [kendall(u, v) if len(u) > 1 else nan for u, v in zip(us, vs, strict=True)]
+    def between(cls, of: str, us: Sequence[Rankings], vs: Sequence[Rankings]) -> "Agreement":
+        """Compare two rankings of the same texts. Where a text has several, it counts with their mean."""
+        own, by_chance, taus = np.array([_compared(u, v) for u, v in zip(us, vs, strict=True)]).reshape(-1, 3).T
         return cls(
             of,
             estimate(own, (0, 1)),
@@ -74,6 +75,12 @@ class Agreement:
     def times(self) -> float:
         """The agreement as a multiple of chance."""
         return self.agreement.mean / self.chance.mean
+
+
+def _compared(u: Rankings, v: Rankings) -> Float[np.ndarray, "3"]:
+    """A(u, v), chance and τ of one text, each a mean over its rankings. NaN for a text of one token."""
+    rows = zip(np.atleast_2d(u), np.atleast_2d(v), strict=True)
+    return np.mean([(agreement(a, b), chance(b), kendall(a, b) if len(a) > 1 else nan) for a, b in rows], 0)
 
 
 def accuracy_match(value: float, agreements: Sequence[float], accuracies: Sequence[float]) -> float:

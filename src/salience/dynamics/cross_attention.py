@@ -10,17 +10,23 @@ from jaxtyping import Float
 from salience.core.executor import Report
 from salience.core.passes import forward
 from salience.core.prompts import Prompt
-from salience.core.stats import LEVEL, MINIMUM, Estimate
+from salience.core.stats import Estimate
 from salience.core.text import Encoded
 from salience.data.pairs import Pair
-from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, unknown_words
+from salience.dynamics.alignment import (
+    Alignment,
+    by_words,
+    check_aligned,
+    diagonal,
+    error_rate,
+    links,
+    source_words,
+    unknown_words,
+)
 from salience.errors import BadInput, UnsupportedModel
 from salience.models.huggingface.answering import Answer
 from salience.models.huggingface.encoder_decoder import DECODER, EncoderDecoder
 from salience.models.loading import as_model
-
-DRAWS = 1000
-"""Samples of the pairs, drawn with replacement, for each bootstrap interval."""
 
 STEPS = ("predicts", "reads")
 """When the attention of a word of the answer is taken: as the decoder predicts it, or one step later, as it reads it.
@@ -28,8 +34,8 @@ STEPS = ("predicts", "reads")
 Paper: Chen et al. 2020, Accurate word alignment induction from neural machine translation, arXiv:2004.14837
 """
 
-Counts = Float[np.ndarray, "n 4"]
-"""|A ∩ S|, |A ∩ P|, |A| and |S| of every pair."""
+RowKey = tuple[str, str, int | None, int | None]
+"""What a row is: its scores, step, layer and head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +80,26 @@ def head_alignment(
     known = as_model(model)
     if not isinstance(known, EncoderDecoder):
         raise UnsupportedModel(f"{known.name} has no cross-attention; use an encoder-decoder, such as Marian or T5")
-    words = {word.casefold() for pair in train for word in pair.source.split()}
+    words = frozenset(source_words(train))
     return [_aligned(known, name, pairs, words, seed, report) for name, pairs in alignments.items()]
 
 
 def _aligned(
-    model: EncoderDecoder, name: str, pairs: Sequence[Pair], words: set[str], seed: int, report: Report | None
+    model: EncoderDecoder, name: str, pairs: Sequence[Pair], words: frozenset[str], seed: int, report: Report | None
 ) -> AlignedHeads:
     check_aligned(name, pairs)
     short = [pair for pair in pairs if _fits(model, pair)]
     if not short:
         raise BadInput(f"all pairs of {name} are longer than the {model.window} tokens that {model.name} can read")
-    counts: dict[tuple[str, str, int | None, int | None], list[Alignment]] = {}
+    counts: dict[RowKey, list[Alignment]] = {}
     for done, pair in enumerate(short, 1):
         for key, made in _links(model, pair, np.random.default_rng([seed, done])).items():
             counts.setdefault(key, []).append(Alignment.of(made, pair))
         if report is not None:
             report(done, len(short))
-    tables = {key: _table(each) for key, each in counts.items()}
-    rows = tuple(_row(key, table, seed) for key, table in tables.items())
-    single = {key: table for key, table in tables.items() if key[3] is not None}
-    best = min(single, key=lambda key: _rates(single[key][::2].sum(0)))
+    rows = tuple(_row(key, each, seed) for key, each in counts.items())
+    single = {key: each for key, each in counts.items() if key[3] is not None}
+    best = min(single, key=lambda key: sum(single[key][::2], Alignment()).error_rate)
     chosen = _row(best, single[best][1::2] if len(short) > 1 else single[best], seed)
     unknown = unknown_words(short, words) if words else None
     return AlignedHeads(name, len(short), len(pairs) - len(short), unknown, rows, chosen)
@@ -104,20 +109,17 @@ def _fits(model: EncoderDecoder, pair: Pair) -> bool:
     return all(len(model.tokenizer(text)["input_ids"]) < model.window for text in (pair.source, pair.answer))
 
 
-def _links(
-    model: EncoderDecoder, pair: Pair, rng: np.random.Generator
-) -> dict[tuple[str, str, int | None, int | None], list[tuple[int, int]]]:
+def _links(model: EncoderDecoder, pair: Pair, rng: np.random.Generator) -> dict[RowKey, list[tuple[int, int]]]:
     """The links of every head, of the mean over the heads of each layer, and of controls, by what they are."""
     source, answer, weights = cross_attention(model, pair)
     layers, heads, _, t, s = weights.shape
-    matrices: dict[tuple[str, str, int | None, int | None], np.ndarray] = {}
+    matrices: dict[RowKey, np.ndarray] = {}
     for at, step in enumerate(STEPS):
         for layer in range(layers):
             for head in range(heads):
                 matrices[f"head {layer + 1}.{head + 1}", step, layer + 1, head + 1] = weights[layer, head, at]
             matrices[f"mean of layer {layer + 1}", step, layer + 1, None] = weights[layer, :, at].mean(0)
-    distance = np.abs(np.arange(t)[:, None] / max(1, t - 1) - np.arange(s)[None] / max(1, s - 1))
-    matrices["diagonal", "", None, None] = -distance
+    matrices["diagonal", "", None, None] = diagonal(t, s)
     matrices["random", "", None, None] = rng.random((t, s))
     return {key: links(by_words(own, pair, answer.offsets, source.offsets)) for key, own in matrices.items()}
 
@@ -160,25 +162,6 @@ def _taken(encoded: Encoded, places: Sequence[int]) -> Encoded:
     return replace(encoded, **{name: tuple(getattr(encoded, name)[t] for t in places) for name in names})
 
 
-# ---------------------------------------------------------------------------------------------------- error rates
-
-
-def _table(each: Sequence[Alignment]) -> Counts:
-    return np.array([(one.sure, one.possible, one.made, one.wanted) for one in each], dtype=float)
-
-
-def _rates(sums: Float[np.ndarray, "*d 4"]) -> Float[np.ndarray, "*d"]:
-    """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), of sums over pairs."""
-    sure, possible, made, wanted = np.moveaxis(sums, -1, 0)
-    return 1 - (sure + possible) / (made + wanted)
-
-
-def _row(key: tuple[str, str, int | None, int | None], table: Counts, seed: int) -> AlignedRow:
-    """The rate over all pairs, with the percentile interval of the bootstrap over pairs."""
+def _row(key: RowKey, each: Sequence[Alignment], seed: int) -> AlignedRow:
     scores, step, layer, head = key
-    n = len(table)
-    rate, low, high = float(_rates(table.sum(0))), np.nan, np.nan
-    if n >= MINIMUM:
-        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=DRAWS)
-        low, high = np.quantile(_rates(drawn @ table), [LEVEL / 2, 1 - LEVEL / 2])
-    return AlignedRow(scores, step, Estimate(rate, float(low), float(high), n), layer, head)
+    return AlignedRow(scores, step, error_rate(each, seed), layer, head)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from salience.data.pairs import Pair
+from salience.dynamics.alignment import diagonal
 from salience.dynamics.dictionary import CoOccurrence, TokenPair
 from salience.errors import BadInput
 
@@ -58,11 +59,10 @@ def _found(counts: CoOccurrence, source: Sequence[int], answer: Sequence[int], p
     for i, o in pair.sure:
         partners[o, i] = True
     aligned = partners.any(1)
-    places = np.abs(np.arange(len(answer))[:, None] / len(answer) - np.arange(len(source))[None] / len(source))
     scores = {
         "association": counts.association(answer, source),
         "counts": counts.counts(answer, source),
-        "place": -places,
+        "place": diagonal(*partners.shape),
         "chance": np.zeros(partners.shape),
     }
     return {name: float(_hits(values[aligned], partners[aligned]).mean()) for name, values in scores.items()}

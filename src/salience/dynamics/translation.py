@@ -1,6 +1,6 @@
 """Translation: does attention follow output relevance, and do both find the word that is translated?"""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -8,16 +8,24 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from salience.core.stats import Estimate, estimate
-from salience.core.text import Span, spans
+from salience.core.stats import Estimate
+from salience.core.text import Span
 from salience.data.pairs import Pair
-from salience.dynamics.agreement import agreement, chance
-from salience.dynamics.alignment import Alignment, by_words, check_aligned, links, unknown_words
+from salience.dynamics.agreement import Agreement
+from salience.dynamics.alignment import (
+    Alignment,
+    by_words,
+    check_aligned,
+    diagonal,
+    error_rate,
+    links,
+    source_words,
+    unknown_words,
+)
 from salience.dynamics.dictionary import CoOccurrence, Proxy, TokenPair, fit_proxy
 from salience.errors import BadInput
 from salience.generation.answers import answers, spelled
 from salience.generation.matrices import Forced, attention, input_x_gradient, linear, probed
-from salience.metrics.agreement import kendall
 from salience.models.seq2seq import Seq2Seq
 from salience.training.sequences import EncodedPair, encode_pairs
 
@@ -57,12 +65,12 @@ class AlignmentRow:
     """The alignment error rate of one kind of scores."""
 
     scores: str
-    error_rate: float
+    error_rate: Estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """Error rates on one set of alignments."""
+    """Error rates on one set of alignments, with bootstrap intervals over pairs."""
 
     data: str
     pairs: int
@@ -96,7 +104,7 @@ class Dictionary:
 def dictionary(model: Seq2Seq, pairs: Sequence[Pair], *, epochs: int = 10) -> Dictionary:
     """Count co-occurrences in the training pairs and train the proxy, both over the tokens of the model."""
     tokens: list[TokenPair] = [(_content(p), p.answer.ids) for p in encode_pairs(model, pairs)]
-    known = frozenset(p.source[a:b].casefold() for p in pairs for a, b in spans(p.source))
+    known = frozenset(source_words(pairs))
     vocabulary = model.config.vocabulary
     return Dictionary(CoOccurrence.of(tokens, vocabulary), fit_proxy(tokens, vocabulary, epochs=epochs), known)
 
@@ -124,8 +132,7 @@ def scores_of(
     }
     scores["co-occurrence"] = known.counts.association(*theirs)
     scores["proxy"] = known.proxy.association(*theirs)
-    distance = np.abs(np.arange(t)[:, None] / max(1, t - 1) - np.arange(s)[None] / max(1, s - 1))
-    scores["diagonal"] = -distance
+    scores["diagonal"] = diagonal(t, s)
     scores["random"] = np.random.default_rng(number).random((t, s))
     return scores
 
@@ -140,20 +147,15 @@ def _forced(model: Seq2Seq, pair: EncodedPair) -> Forced:
 def agreements(rows: Sequence[Scores]) -> tuple[AgreementRow, ...]:
     """Agreement over all places of all answers; intervals are over pairs of texts, each with its mean over places."""
     return tuple(
-        AgreementRow(u, v, *_agreement([(row[u], row[v]) for row in rows]))
+        _agreement(u, v, [row[u] for row in rows], [row[v] for row in rows])
         for u, v in PAIRINGS
         if rows and u in rows[0] and v in rows[0]
     )
 
 
-def _agreement(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Iterator[Estimate]:
-    for measure, limits in ((agreement, (0.0, 1.0)), (lambda _, v: chance(v), (0.0, 1.0)), (kendall, (-1.0, 1.0))):
-        yield estimate([_over_places(measure, u, v) for u, v in pairs], limits)
-
-
-def _over_places(measure: Callable[[np.ndarray, np.ndarray], float], u: np.ndarray, v: np.ndarray) -> float:
-    """The mean over the places of an answer."""
-    return float(np.mean([measure(a, b) for a, b in zip(u, v, strict=True)]))
+def _agreement(u: str, v: str, us: Sequence[np.ndarray], vs: Sequence[np.ndarray]) -> AgreementRow:
+    result = Agreement.between(f"{u}, {v}", us, vs)
+    return AgreementRow(u, v, result.agreement, result.chance, result.tau)
 
 
 # ---------------------------------------------------------------------------------------------------- alignment
@@ -169,14 +171,14 @@ def aligned(
 ) -> Aligned:
     """Alignment error rates of all scores, with the answers given."""
     check_aligned(name, pairs)
-    totals: dict[str, Alignment] = {}
+    counts: dict[str, list[Alignment]] = {}
     for number, (pair, encoded) in enumerate(zip(pairs, encode_pairs(model, pairs), strict=True)):
         for kind, matrix in scores_of(model, encoded, known, uniform, number=number).items():
             made = links(by_words(matrix, pair, encoded.answer.offsets, _offsets(encoded)))
-            totals[kind] = totals.get(kind, Alignment()) + Alignment.of(made, pair)
+            counts.setdefault(kind, []).append(Alignment.of(made, pair))
         step()
-    rows = tuple(AlignmentRow(kind, total.error_rate) for kind, total in totals.items())
-    return Aligned(name, len(pairs), unknown_words(pairs, set(known.known)), rows)
+    rows = tuple(AlignmentRow(kind, error_rate(each)) for kind, each in counts.items())
+    return Aligned(name, len(pairs), unknown_words(pairs, known.known), rows)
 
 
 def _offsets(pair: EncodedPair) -> Sequence[Span]:

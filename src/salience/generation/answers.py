@@ -12,7 +12,7 @@ from salience.errors import BadInput
 from salience.models.seq2seq import BOS, EOS, PAD, Seq2Seq, Seq2SeqNetwork
 
 LONGEST = (2, 10)
-"""An answer has at most 2 n + 10 tokens, for a source of n."""
+"""An answer has at most 2 n + 10 tokens, for a source of n, the token that ends it included."""
 
 
 def answers(model: Seq2Seq, encoded: Sequence[Encoded], *, beam: int = 1) -> list[tuple[int, ...]]:
@@ -51,9 +51,10 @@ def _search(model: Seq2Seq, encoded: Sequence[Encoded], beam: int) -> list[tuple
     scores = h.new_full((n, beam), -torch.inf)
     scores[:, 0] = 0
     end, pad = model.ids[EOS], model.ids[PAD]
-    for _ in range(LONGEST[0] * batch.width + LONGEST[1]):
+    limits = LONGEST[0] * batch.mask.sum(1, keepdim=True) + LONGEST[1]
+    for step in range(int(limits.max())):
         last = tokens[:, :, -1]
-        done = (last == end) | (last == pad)
+        done = (last == end) | (last == pad) | (step >= limits)
         if bool(done.all()):
             break
         d, state = model.module.decode(last.reshape(-1, 1), state)

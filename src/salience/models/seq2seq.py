@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
 from salience.core.executor import Executor
@@ -21,6 +21,22 @@ from salience.models.own import encode_own, load_weights, read_own, save_own
 
 PAD, UNK, BOS, EOS = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
 SPECIAL = (PAD, UNK, BOS, EOS)
+
+_MARK = r"▁?[\p{P}$+<=>^`|~]"
+"""A punctuation mark, a token of its own, with the space before it: a space alone is no token."""
+
+_NO_SPACE = "|".join(
+    (
+        r"\s+(?=[.,;:!?%…)\]}”»]+(?:\s|$))",  # before marks that end something
+        r"(?<=[(\[{„«])\s+",  # after marks that begin something
+        r"\s+(?=['’](?:s|re|ve|ll|d|m|t)\b)|(?<=s)\s+(?=['’](?:\s|$))",  # in she ’s and the dogs ’ bowls
+        r"\s+(?=/\s)|(?<=\s/)\s+",  # around a slash
+    )
+)
+"""Spaces that only texts with punctuation set apart have. Other quotation marks and dashes keep theirs, as they may
+begin or end something.
+"""
+
 Cell = Literal["lstm", "gru"]
 Activation = Literal["relu", "tanh"]
 AttentionScore = Literal["dot", "uniform", "none"]
@@ -383,11 +399,14 @@ class Seq2Seq:
 
 
 def subword_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """Train a byte-pair tokenizer with ``size`` tokens, special ones included, on texts of one or several languages."""
+    """Train a byte-pair tokenizer with ``size`` tokens, special ones included, on texts of one or several languages.
+
+    Texts whose punctuation is set apart, as in files of word alignments, have the tokens of those as they are written.
+    """
     tokenizer = Tokenizer(models.BPE(unk_token=UNK))
-    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(_NO_SPACE), "")])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Punctuation(behavior="isolated")]
+        [pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Split(Regex(_MARK), "isolated")]
     )
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False)

@@ -18,7 +18,7 @@ from salience.models.huggingface.translators import MarianShape, new_translator
 from salience.models.seq2seq import subword_tokenizer
 from salience.training.loop import Epoch, Recipe, State, TrainingProgress, Update, diverged, one_epoch, order
 from salience.training.sequences import ANSWER
-from salience.training.translators import SAVE_EVERY
+from salience.training.translators import MARK, SAVE_EVERY, claim_translator
 
 MARIAN = Recipe(epochs=2, batch=32, rate=1.5e-3, warmup=0.1)
 """Trains the default shape on Multi30k."""
@@ -45,12 +45,13 @@ def train_marian(
     """Train a Marian-shaped translator and its tokenizer on pairs, and save it as ``folder``/model.
 
     ``folder``/start holds the untrained model, and ``folder``/checkpoints the last checkpoint: the same call resumes
-    from it, and returns a finished model at once.
+    from it, and returns a finished model at once. A folder that holds another translator is refused.
     """
     if not pairs:
         raise BadInput("there is nothing to train on: pass at least one pair")
     place = Path(folder)
-    with locked(place, "start"):
+    with locked(place, MARK):
+        claim_translator(place, pairs, vocabulary=vocabulary, shape=shape, recipe=recipe)
         start, final = place / "start", place / "model"
         if not start.exists():
             own = subword_tokenizer(chain.from_iterable((p.source, p.answer) for p in pairs), vocabulary)

@@ -5,6 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from salience.core.shares import percent
+from salience.core.stats import Estimate
 from salience.views.pages import document, listed, table
 from salience.views.trials import Table
 
@@ -25,11 +26,11 @@ def alignment_table(results: "Sequence[AlignedHeads]") -> Table:
 
 def _cell(rates: "dict[tuple[str, str], AlignedRow]", name: str, step: str) -> str:
     """The rate of a row at a step; controls have the same for both."""
-    return _written(rates.get((name, step)) or rates[name, ""])
+    return written((rates.get((name, step)) or rates[name, ""]).error_rate)
 
 
-def _written(row: "AlignedRow") -> str:
-    e = row.error_rate
+def written(e: Estimate) -> str:
+    """A rate with its interval, such as ``83.8 % [82.4, 85.0]``."""
     interval = "" if e.low != e.low else f" [{100 * e.low:.1f}, {100 * e.high:.1f}]"
     return f"{percent(e.mean, 1)}{interval}"
 
@@ -52,11 +53,11 @@ def notes(results: "Sequence[AlignedHeads]") -> list[str]:
 
 
 def _chosen(one: "AlignedHeads") -> str:
-    controls = {row.scores: row for row in one.rows if row.layer is None}
+    controls = {row.scores: written(row.error_rate) for row in one.rows if row.layer is None}
     return (
         f"{one.data}: {one.chosen.scores}, as the decoder {one.chosen.step} a word, has the lowest error rate on every "
-        f"second pair, and {_written(one.chosen)} on the others; diagonal {_written(controls['diagonal'])}, random "
-        f"{_written(controls['random'])}; {one.pairs} pairs."
+        f"second pair, and {written(one.chosen.error_rate)} on the others; diagonal {controls['diagonal']}, random "
+        f"{controls['random']}; {one.pairs} pairs."
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from salience.core.shares import percent
 from salience.core.stats import Estimate
+from salience.views.alignment import written
 from salience.views.pages import document, figure, listed, table
 from salience.views.trials import Table
 
@@ -33,10 +34,10 @@ def _interval(share: Estimate) -> str:
 
 
 def alignment_table(result: "Translation") -> Table:
-    """Alignment error rates, one column per data set."""
+    """Alignment error rates with their intervals, one column per data set."""
     kinds = list(dict.fromkeys(row.scores for one in result.aligned for row in one.rows))
     rates = [{row.scores: row.error_rate for row in one.rows} for one in result.aligned]
-    rows = [[kind, *(percent(of[kind], 1) if kind in of else "" for of in rates)] for kind in kinds]
+    rows = [[kind, *(written(of[kind]) if kind in of else "" for of in rates)] for kind in kinds]
     unknown = ["unknown source words", *(percent(one.unknown, 1) for one in result.aligned)]
     return ("AER ↓", *(f"{one.data} ({one.pairs} pairs)" for one in result.aligned)), [*rows, unknown]
 
@@ -45,10 +46,10 @@ def notes(result: "Translation") -> list[str]:
     """What the numbers mean."""
     return [
         f"BLEU {result.bleu:.1f} ({result.signature}).",
-        "A(u, v) is the share of words of the answer whose highest source word by u is in the top 5 % by v, with the "
-        "answer given. Chance is with v shuffled.",
-        "The alignment error rate counts links to the source word with the highest score. Silver alignments are made "
-        "by another aligner and have errors themselves.",
+        "A(u, v) is the share of sub-word tokens of the answer whose highest source token by u is in the top 5 % by v, "
+        "with the answer given; a mean over texts. Chance is its exact mean over all orders of v.",
+        "The alignment error rate (AER) counts links to the source word with the highest score; 95 % intervals are "
+        "from a bootstrap over pairs. Silver alignments are made by another aligner and have errors themselves.",
     ]
 
 

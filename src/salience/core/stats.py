@@ -119,8 +119,8 @@ def _no_interval(n: int) -> str:
 def estimate(values: ArrayLike, limits: Limits = UNLIMITED) -> Estimate:
     """Return the mean of the values that are defined, with the interval of :func:`mean_interval` within the limits.
 
-    Where both 0 and 1 occur and nothing else, the values are a share: see :func:`share`. Limits below 0, such as those of
-    differences, say that they are not.
+    Where both 0 and 1 occur and nothing else, the values are a share: see :func:`share`. Limits below 0, such as those
+    of differences, say that they are not.
     """
     x = _defined(values)
     if set(np.unique(x)) == {0, 1} and (limits[0] >= 0 or limits == UNLIMITED):

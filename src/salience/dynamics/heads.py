@@ -112,11 +112,12 @@ def heads(
     with study(place, asdict(recipe)):
         checked = _search(repeats, wanted, recipe, report)
         pools = {verdict: [one.head for one in checked if one.verdict == verdict] for verdict in ("bad", "good")}
-        drawn = [(group, draw, _drawn(group, draw, pools)) for draw in range(wanted.draws) for group in GROUPS]
         # Sizes share a folder but not their pools of heads, so a file is named by the heads that were drawn.
         jobs = {
             f"{group}-{draw:03d}-{'.'.join(map(str, own))}": partial(_train, group, draw, own, recipe)
-            for group, draw, own in drawn
+            for draw in range(wanted.draws)
+            for group in GROUPS
+            for own in [_drawn(group, draw, pools)]
         }
         draws: list[HeadDraw] = []
         for draw in repeats.run(jobs, HeadDraw.of):

@@ -96,7 +96,7 @@ PAPER = Paper(
     source="Wiegreffe & Pinter 2019, arXiv:1908.04626",
     sizes={
         "quick": Size(train=2000, test=400, recipe=POOLED, seeds=3, weights=(0.0, 1e-3, 5e-3)),
-        "full": Size(train=None, test=None, recipe=POOLED, seeds=8, weights=tuple(sorted({*WEIGHTS, 1.6e-3}))),
+        "full": Size(train=None, test=None, recipe=POOLED, seeds=8, weights=tuple(sorted({*WEIGHTS, 8e-4, 1.6e-3}))),
     },
     protocol=protocol,
     published=PUBLISHED,

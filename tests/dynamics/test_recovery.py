@@ -35,7 +35,7 @@ def test_the_place_of_a_word_is_a_share_of_its_text():
     """Both last words are at the end, whatever the lengths; the word in the middle is as far from both in it."""
     links = frozenset({(3, 2), (1, 1)})
     pair = Pair("0", "a b c d", "x y z", links, links)
-    np.testing.assert_allclose(recovery([pair], [pair]).found["place"], [(1 + 1 / 2) / 2])
+    np.testing.assert_allclose(recovery([pair], [pair]).shares["place"], [(1 + 1 / 2) / 2])
 
 
 def test_words_outside_the_training_pairs_are_counted_and_drawn():

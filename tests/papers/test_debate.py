@@ -333,3 +333,9 @@ def test_numbers_are_comparable_only_on_the_split_of_the_paper(tmp_path: Path):
     for name, epochs in result.settings["epochs_by_data"].items():
         twin = tmp_path / name / "bilstm" / "twins" / "removed" / "epochs.json"
         assert len(json.loads(twin.read_text())) == epochs
+
+
+def test_one_text_of_many_does_not_show_that_a_model_is_more_accurate():
+    ours, others = (Measure.of("accuracy", [mark] + [1.0] * 399, "share") for mark in (1.0, 0.0))
+    assert debate.exceeds("ours", ours, "others", others).holds is None
+    assert debate.exceeds("others", others, "ours", ours).holds is None

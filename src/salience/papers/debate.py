@@ -6,7 +6,6 @@ A paper is a value: its published numbers, and a protocol that trains pooled cla
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from salience.audits.finding import Finding, Measure
 from salience.audits.study import Study
 from salience.core.files import claim, fingerprint, locked
 from salience.core.shares import percent
-from salience.core.stats import MINIMUM, Estimate
+from salience.core.stats import Estimate, estimate
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples, labels_in, sampled
 from salience.errors import BadInput
@@ -291,10 +290,13 @@ def quantities(prefix: str, measures: Iterable[Measure], *, alike: bool = True) 
 
 def above(measure: Measure, bound: float = 0.0) -> Check:
     """The mean is above the bound."""
-    e = measure.estimate
-    # Values that are all equal have no interval, and need none.
-    low, high = (e.mean, e.mean) if isnan(e.low) and e.n >= MINIMUM else (e.low, e.high)
-    return Check(True if low > bound else False if high < bound else None, f"{measure.name} {e}")
+    return decided(measure.estimate, bound, f"{measure.name} {measure.estimate}")
+
+
+def decided(e: Estimate, bound: float, figures: str) -> Check:
+    """Whether a mean is above a bound; undecided if its interval holds the bound."""
+    low, high = e.bounds
+    return Check(True if low > bound else False if high < bound else None, figures)
 
 
 def below(measure: Measure, bound: float) -> Check:
@@ -318,7 +320,12 @@ def keeps_accuracy(model: str, own: Measure, base: Measure) -> Check:
 
 
 def _difference(name: str, a: Measure, b: Measure, times: float = 1.0) -> Measure:
-    return Measure.of(name, np.array(a.values) - times * np.array(b.values))
+    values = np.array(a.values) - times * np.array(b.values)
+    return Measure(name, estimate(values, DIFFERENCE), tuple(values.tolist()))
+
+
+DIFFERENCE = (-2.0, 2.0)
+"""The limits of a difference of two shares or correlations, or of a share and twice another."""
 
 
 def _joined(data: str, claim: str, checks: Sequence[Check]) -> Direction:

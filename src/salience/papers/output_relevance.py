@@ -27,7 +27,7 @@ from salience.dynamics.influence import leave_one_out
 from salience.dynamics.recording import snapshots
 from salience.dynamics.recovery import recovery
 from salience.dynamics.separation import Order
-from salience.papers.debate import Data
+from salience.papers.debate import Data, decided
 from salience.papers.relevance_claims import (
     NOTES,
     Answer,
@@ -35,7 +35,6 @@ from salience.papers.relevance_claims import (
     Reproduction,
     Section,
     Verdict,
-    above,
     answer,
     answers_of,
     lines_of,
@@ -165,7 +164,7 @@ def looked_up(pairs: AlignedPairs) -> Section:
     figures = f"{association} of the words are found, {chance.mean:.3f} by chance, {place.mean:.3f} by their place"
     lines = [Line("dictionary", f"words found by {name}", m.estimate, {}) for name, m in measures.items()]
     unknown = Line("dictionary", "aligned words that no training pair holds", result.unknown, {})
-    tested = answer(8, "dictionary", [above(lead, 0, figures)])
+    tested = answer(8, "dictionary", [decided(lead, 0, figures)])
     if not pairs.by_people:
         tested = replace(tested, verdict="not comparable", figures=f"{figures}; the alignments are automatic")
     return Section("Dictionary", (*lines, unknown), (tested,), DICTIONARY_NOTES)

@@ -13,7 +13,7 @@ from salience.core.stats import Estimate
 from salience.dynamics.agreement import Agreement
 from salience.dynamics.comparison import Comparison, Row
 from salience.dynamics.separation import Order
-from salience.papers.debate import Check, keeps_accuracy
+from salience.papers.debate import Check, decided, keeps_accuracy
 
 CLAIMS = (
     "attention correlates with influence under standard training",
@@ -99,12 +99,6 @@ def answer(number: int, data: str, checks: Sequence[Check]) -> Answer:
     return Answer(number, data, verdict, "; ".join(check.figures for check in checks))
 
 
-def above(e: Estimate, bound: float, figures: str) -> Check:
-    """The mean is above a bound, or not; undecided if its interval holds the bound."""
-    low, high = e.bounds
-    return Check(True if low > bound else False if high < bound else None, figures)
-
-
 # ------------------------------------------------------------------------------------------------------ classification
 
 
@@ -148,14 +142,14 @@ def answers_of(name: str, result: Comparison, deceived: Finding, twin: Agreement
     accuracies = [deceived.measure(f"accuracy, {who}") for who in ("twin", "model")]
     own, tau = result.row("a, Δ").final, twin.tau
     return [
-        answer(1, name, [_agrees(own), above(own.tau, 0, f"τ(a, Δ) = {own.tau}")]),
+        answer(1, name, [_agrees(own), decided(own.tau, 0, f"τ(a, Δ) = {own.tau}")]),
         answer(2, name, [keeps_accuracy("uniform attention", correct["uniform"], correct["standard"])]),
         answer(
             3,
             name,
             [
                 keeps_accuracy("the deceptive twin", *accuracies),
-                above(_negated(tau), 0, f"τ(a, Δ) of the twin {tau}, of the model {own.tau}"),
+                decided(_negated(tau), 0, f"τ(a, Δ) of the twin {tau}, of the model {own.tau}"),
             ],
         ),
         answer(4, name, [_uniform(result), _small(result)]),
@@ -166,7 +160,7 @@ def answers_of(name: str, result: Comparison, deceived: Finding, twin: Agreement
 
 
 def _agrees(own: Agreement) -> Check:
-    return above(own.lead, 0, f"A({own.of}) = {own.agreement}, {_times(own)}")
+    return decided(own.lead, 0, f"A({own.of}) = {own.agreement}, {_times(own)}")
 
 
 def _agrees_early(row: Row) -> Check:
@@ -187,12 +181,12 @@ def _negated(e: Estimate) -> Estimate:
 
 def _uniform(result: Comparison) -> Check:
     e = result.first_entropy
-    return above(e, NEARLY_UNIFORM, f"entropy of attention, as a share of that of uniform attention {e}")
+    return decided(e, NEARLY_UNIFORM, f"entropy of attention, as a share of that of uniform attention {e}")
 
 
 def _small(result: Comparison) -> Check:
     e = result.first_spread
-    return above(_negated(e), -SMALL, f"spread of relevance over tokens, as a share of that at the end {e}")
+    return decided(_negated(e), -SMALL, f"spread of relevance over tokens, as a share of that at the end {e}")
 
 
 def _first(result: Comparison) -> Check:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from salience.core.shares import NO_BREAK, percent
-from salience.core.stats import MINIMUM, UNLIMITED, Estimate, Limits, estimate, share, table_interval, within
+from salience.core.stats import UNLIMITED, Estimate, Limits, estimate, share, table_interval, within
 
 Verdict = Literal["explanation", "no explanation", "unclear"]
 """Whether a number is what it would be if attention were an explanation."""
@@ -135,16 +135,14 @@ def as_well(difference: Estimate, *, more_is_better: bool) -> bool | None:
     It does not if it is significantly worse, and not only by less than the margin. None if neither is certain.
     No difference in any of enough texts, which has no interval, is no difference.
     """
-    none = difference.mean == 0 and np.isnan(difference.low) and difference.n >= MINIMUM
-    low, high = (0.0, 0.0) if none else (difference.low, difference.high)
+    low, high = difference.bounds if difference.mean == 0 else (difference.low, difference.high)
     low, high = (low, high) if more_is_better else (-high, -low)
     return True if low > -MARGIN else False if high < 0 else None
 
 
 def above_chance(verdict: Verdict, lead: Estimate) -> Verdict:
     """The verdict if attention leads over chance. Otherwise it does as well as something that finds nothing either."""
-    low = lead.mean if np.isnan(lead.low) and lead.n >= MINIMUM else lead.low  # equal in all texts
-    return verdict if verdict != "explanation" or low > 0 else "unclear"
+    return verdict if verdict != "explanation" or lead.bounds[0] > 0 else "unclear"
 
 
 def _verdict(above: bool, below: bool, more_is_explanation: bool) -> Verdict:

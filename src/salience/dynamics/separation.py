@@ -158,18 +158,13 @@ class _Table:
 
     def course(self, name: str, draws: Sequence[np.ndarray]) -> Course:
         by_step, n = tuple(estimate(column, (0, 1)) for column in self.ranks.T), len(self.ranks)
-        unclear = [i for i, e in enumerate(by_step) if not _low(e) > CHANCE]
+        unclear = [i for i, e in enumerate(by_step) if not e.bounds[0] > CHANCE]
         after = unclear[-1] + 1 if unclear else 0
         first = int(self.steps[after]) if after < len(by_step) else None
         lead = tuple(self.sizes.mean(0).tolist()) if n else ()
         return Course(
             name, by_step, lead, first, _interval(*self.half(draws), n=n), _interval(*self.half_size(draws), n=n)
         )
-
-
-def _low(e: Estimate) -> float:
-    """The lower bound of an interval; values that are all equal have none and need none."""
-    return e.mean if isnan(e.low) and e.n >= MINIMUM else e.low
 
 
 def _growth(values: Float[np.ndarray, "s t"]) -> Float[np.ndarray, "s t"]:

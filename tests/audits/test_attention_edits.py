@@ -12,13 +12,13 @@ from torch import Tensor
 import shapes
 from audits import known
 from salience.audits.adversary import Search, adversarial
-from salience.audits.correlation import PAIRS, correlated
+from salience.audits.correlation import PAIRS, RANKINGS, correlated
 from salience.audits.erasure import fractions_to_flip, single_weights
 from salience.audits.permutation import permuted, shuffled
 from salience.audits.weights import Attended
 from salience.core.distances import jensen_shannon, total_variation
 from salience.core.randomness import generators
-from salience.core.types import Batch, Model
+from salience.core.types import Batch, Model, Targets
 from salience.errors import BadInput, UnsupportedModel
 
 EDITABLE = ("bert", "roberta", "gpt2", "llama", "pooled_bilstm", "pooled_embedding")
@@ -395,6 +395,18 @@ def test_correlations_equal_scipy_text_by_text(shape: str):
             assert float(result.p[column, number]) == pytest.approx(expected.pvalue, abs=1e-9)
     for column, pair in enumerate(PAIRS):
         assert torch.equal(correlated(own, [pair]).tau[0].nan_to_num(), result.tau[column].nan_to_num())
+
+
+def test_words_of_an_almost_certain_text_are_not_tied():
+    """In single precision its probability rounds to 1, without each of its words as well."""
+    model = shapes.build("pooled_bilstm")
+    for parameter in model.module.classifier.parameters():
+        parameter.data *= 60
+    own = Attended.of(model, batch_of(model, ("a fine film with no heart",)))
+    assert float(own.probabilities.max()) > 1 - 1e-6
+    target = Targets(own.probabilities.argmax(1), None, "probability", model.link)
+    left_out = RANKINGS["leave-one-out"](own, target)[0]
+    assert len(left_out.unique()) == len(left_out) == 6
 
 
 def test_without_leave_one_out_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ from torch import Tensor
 from salience.audits.finding import Finding, Measure, above_chance, as_well_as
 from salience.audits.study import Study
 from salience.audits.weights import Attended
-from salience.core.passes import Needs, differentiate
+from salience.core.passes import Needs, differentiate, forward
 from salience.core.rows import Erased, read_erased
 from salience.core.types import Targets
 
@@ -54,17 +54,18 @@ def _gradient(attended: Attended, target: Targets) -> Float[Tensor, "b t"]:
 
 
 def _leave_one_out(attended: Attended, target: Targets) -> Float[Tensor, "b t"]:
+    """In double precision: probabilities of almost certain labels would round to 1, and their differences to ties."""
     batch = attended.batch
     text, token = (batch.content & (attended.lengths > 1)[:, None]).nonzero(as_tuple=True)
-    differences = attended.probabilities.new_zeros(batch.ids.shape)
+    whole = target(forward(attended.model, batch).logits.double())
+    differences = whole.new_zeros(batch.ids.shape)
     if not len(text):
         return differences
     where = torch.nn.functional.one_hot(token, batch.width).bool()
     without = read_erased(
-        attended.model, batch, Erased(text, where), "delete", lambda logits, texts: target.take(texts)(logits)
+        attended.model, batch, Erased(text, where), "delete", lambda logits, texts: target.take(texts)(logits.double())
     )
-    assert target.value is not None
-    differences[text, token] = (target.value[text] - without).abs()
+    differences[text, token] = (whole[text] - without).abs()
     return differences
 
 

@@ -335,6 +335,8 @@ def test_the_furthest_adversary_is_chosen_among_those_that_are_as_accurate():
     assert furthest({2.0: 0.6, 3.0: 0.5}, {2.0: 0.3, 3.0: 0.35}, 0.8) == (2.0, False)
     # One that only imitates is no adversary, however accurate.
     assert furthest({0.0: 0.7, 2.0: 0.6, 3.0: 0.5}, {0.0: 0.1, 2.0: 0.5, 3.0: 0.6}, 0.8) == (2.0, False)
+    assert furthest({0.0: 0.8, 2.0: 0.6, 3.0: 0.5}, {0.0: 0.1, 2.0: 0.5, 3.0: 0.6}, 0.8) == (2.0, False)
+    assert furthest({0.0: 0.8, 2.0: 0.6}, {0.0: 0.1, 2.0: 0.3}, 0.8) == (0.0, True)
 
 
 def test_a_twin_whose_attention_stayed_says_nothing_about_deception(tmp_path):

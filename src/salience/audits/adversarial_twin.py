@@ -58,17 +58,16 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
     base = study.standard()
     correct, trained = study.correct(base), adversaries(study, weights)
     curve = {one.weight: _measured(one) for one in trained}
-    weight, alike = furthest(
-        {weight: accuracy.estimate.mean for weight, (accuracy, _, _) in curve.items()},
-        {weight: distance.estimate.mean for weight, (_, _, distance) in curve.items()},
-        float(correct.mean()),
-    )
+    accuracies = {weight: accuracy.estimate.mean for weight, (accuracy, _, _) in curve.items()}
+    distances = {weight: distance.estimate.mean for weight, (_, _, distance) in curve.items()}
+    weight, alike = furthest(accuracies, distances, float(correct.mean()))
+    imitated = max(accuracies.values()) >= float(correct.mean()) - LOSS
     best = next(one for one in trained if one.weight == weight)
     accuracy, change, distance = curve[weight]
     by_base, by_best = guided_by(study, base, "standard"), guided_by(study, best.model, "adversary")
     lead = Measure.between("accuracy with frozen weights, the model's − the adversary's", by_base, by_best)
     points = f"{100 * LOSS:g} points of accuracy"
-    kind = f"The furthest adversary within {points}" if alike else f"No adversary is within {points}; tested instead"
+    kind = "The furthest adversary within" if alike else "The most accurate far adversary, and none is within"
     return Finding(
         test="adversarial_twin",
         question="Can a model be trained to predict the same with other attention?",
@@ -80,9 +79,9 @@ def adversarial_twin(study: Study, *, weights: Sequence[NotNegative] = WEIGHTS) 
             *chain(*curve.values()),
         ),
         expected="no adversary is far; or its weights, unlike the model's, do not help a model without context",
-        verdict=_verdict(alike, distance, lead),
+        verdict=_verdict(imitated, alike, distance, lead),
         answer=(
-            f"{kind} (λ = {best.weight:g}): accuracy {accuracy.mean} (base {percent(correct.mean(), 1)}), TVD "
+            f"{kind} {points} (λ = {best.weight:g}): accuracy {accuracy.mean} (base {percent(correct.mean(), 1)}), TVD "
             f"{change}, JSD {distance}. Frozen in a model without context, the base's weights give "
             f"{percent(by_base.mean(), 1)}, the adversary's {percent(by_best.mean(), 1)}; difference {lead}."
         ),
@@ -102,23 +101,23 @@ def _measured(one: Trained) -> tuple[Measure, Measure, Measure]:
 def furthest(accuracy: Mapping[float, float], distance: Mapping[float, float], base: float) -> tuple[float, bool]:
     """The λ of the furthest twin that is as accurate as the base; and whether there is one.
 
-    If there is none, it is that of the most accurate twin with JSD > 0.4, as in the paper, or of the most accurate.
+    It is chosen among the twins with JSD > 0.4, as in the paper, if there are any: one that only imitates is no
+    adversary. If none of these is as accurate, it is that of the most accurate.
     """
-    alike = [weight for weight, value in accuracy.items() if value >= base - LOSS]
-    if alike:
+    far = [weight for weight, value in distance.items() if value > FAR] or list(distance)
+    if alike := [weight for weight in far if accuracy[weight] >= base - LOSS]:
         return max(alike, key=lambda weight: distance[weight]), True
-    far = [weight for weight, value in distance.items() if value > FAR]
-    return max(far or accuracy, key=lambda weight: accuracy[weight]), False
+    return max(far, key=lambda weight: accuracy[weight]), False
 
 
-def _verdict(alike: bool, distance: Measure, lead: Measure) -> Verdict:
+def _verdict(imitated: bool, alike: bool, distance: Measure, lead: Measure) -> Verdict:
     """Without an adversary that is as accurate and far, attention stands; with one, its weights must be worse.
 
     If no twin is as accurate, not even the one that only imitates (λ = 0), nothing is known about other attention.
     """
-    if not alike:
+    if not imitated:
         return "unclear"
-    if distance.estimate.high < FAR:
+    if not alike or distance.estimate.high < FAR:
         return "explanation"
     return only_if_better(lead.estimate) if distance.estimate.low > FAR else "unclear"
 

@@ -411,7 +411,7 @@ def test_words_of_an_almost_certain_text_are_not_tied():
 
 def test_without_leave_one_out_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch):
     own = attended("pooled_bilstm")
-    monkeypatch.setattr("salience.audits.correlation.read_erased", lambda *_: pytest.fail("passed in vain"))
+    monkeypatch.setattr("salience.audits.correlation.without_each", lambda *_: pytest.fail("passed in vain"))
     assert correlated(own, ["attention, gradient"]).tau.shape == (1, len(shapes.TEXTS))
 
 

@@ -14,7 +14,7 @@ from salience.audits.finding import Finding, Measure, above_chance, as_well_as
 from salience.audits.study import Study
 from salience.audits.weights import Attended
 from salience.core.passes import Needs, differentiate, forward
-from salience.core.rows import Erased, read_erased
+from salience.core.rows import without_each
 from salience.core.types import Targets
 
 PAIRS = ("attention, gradient", "attention, leave-one-out", "gradient, leave-one-out")
@@ -54,19 +54,11 @@ def _gradient(attended: Attended, target: Targets) -> Float[Tensor, "b t"]:
 
 
 def _leave_one_out(attended: Attended, target: Targets) -> Float[Tensor, "b t"]:
-    """In double precision: probabilities of almost certain labels would round to 1, and their differences to ties."""
-    batch = attended.batch
-    text, token = (batch.content & (attended.lengths > 1)[:, None]).nonzero(as_tuple=True)
-    whole = target(forward(attended.model, batch).logits.double())
-    differences = whole.new_zeros(batch.ids.shape)
-    if not len(text):
-        return differences
-    where = torch.nn.functional.one_hot(token, batch.width).bool()
-    without = read_erased(
-        attended.model, batch, Erased(text, where), "delete", lambda logits, texts: target.take(texts)(logits.double())
-    )
-    differences[text, token] = (whole[text] - without).abs()
-    return differences
+    model, batch = attended.model, attended.batch
+    tokens = batch.content & (attended.lengths > 1)[:, None]
+    whole = target(forward(model, batch).logits.double())
+    without = without_each(model, batch, tokens, lambda logits, texts: target.take(texts)(logits))
+    return (whole[:, None] - without).abs().where(tokens, 0)
 
 
 RANKINGS: Mapping[str, Callable[[Attended, Targets], Float[Tensor, "b t"]]] = {

@@ -193,6 +193,20 @@ def erased_values(model: Model, batch: Batch, target: Targets, rows: Erased, era
     return read_erased(model, batch, rows, erase, lambda logits, text: target.take(text)(logits).float())
 
 
+def without_each(model: Model, batch: Batch, tokens: Bool[Tensor, "b t"], read: Read) -> Float[Tensor, "b t"]:
+    """Return the result of ``read`` without each of the tokens, deleted one at a time; NaN for other tokens.
+
+    ``read`` is given logits in double precision: the probability of an almost certain label would round to 1 otherwise,
+    whichever token is deleted.
+    """
+    text, token = tokens.nonzero(as_tuple=True)
+    values = torch.full(tokens.shape, torch.nan, dtype=torch.float64, device=tokens.device)
+    if len(text):
+        copies = Erased(text, torch.nn.functional.one_hot(token, batch.width).bool())
+        values[text, token] = read_erased(model, batch, copies, "delete", lambda z, texts: read(z.double(), texts))
+    return values
+
+
 def read_erased(model: Model, batch: Batch, rows: Erased, erase: str, read: Read) -> Tensor:
     """Return the result of ``read`` for every copy, in order.
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from salience.core.passes import forward, resolve
-from salience.core.rows import Erased, each_text, read_erased
+from salience.core.rows import each_text, without_each
 from salience.core.target import Target
 from salience.core.types import Attribution, Batch, Model, Targets
 from salience.data.examples import Example, encode_examples
@@ -31,22 +31,15 @@ def gradient_form(model: Model, examples: Sequence[Example]) -> list[Scores]:
 
 
 def log_odds(logits: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """log p − log(1 − p) = z_y − log Σ_{c ≠ y} exp z_c, in double precision."""
-    z, own = logits.double(), labels[:, None]
-    return z.gather(1, own)[:, 0] - z.scatter(1, own, -torch.inf).logsumexp(1)
+    """log p − log(1 − p) = z_y − log Σ_{c ≠ y} exp z_c."""
+    own = labels[:, None]
+    return logits.gather(1, own)[:, 0] - logits.scatter(1, own, -torch.inf).logsumexp(1)
 
 
 def _left_out(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t"]:
-    text, token = batch.content.nonzero(as_tuple=True)
-    copies = Erased(text, torch.nn.functional.one_hot(token, batch.width).bool())
-
-    def read(logits: Tensor, texts: Tensor) -> Tensor:
-        return log_odds(logits, target.labels[texts])
-
-    whole = log_odds(forward(model, batch).logits, target.labels)
-    scores = whole.new_zeros(batch.ids.shape)
-    scores[text, token] = whole[text] - read_erased(model, batch, copies, "delete", read)
-    return scores
+    whole = log_odds(forward(model, batch).logits.double(), target.labels)
+    without = without_each(model, batch, batch.content, lambda z, texts: log_odds(z, target.labels[texts]))
+    return (whole[:, None] - without).where(batch.content, 0)
 
 
 def _derivative(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t"]:

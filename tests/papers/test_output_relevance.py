@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dynamics.planted import SMALL, planted
+from salience.cli import debate
 from salience.cli import run as command
 from salience.core.stats import share
 from salience.dynamics.agreement import Agreement
@@ -106,6 +107,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "9. without co-occurrence, attention fails to learn\n   not tested by this command" in printed
     assert "Text classification: tiny" in printed
     assert {"report.html", "result.json", "tiny"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    assert command([*arguments, "--gold=gold.jsonl"]) == 2
+    assert "--gold needs --aligned, the pairs in which words are counted" in capsys.readouterr().err
+    for name, row in (("train.jsonl", {"align": [[0, 0]]}), ("gold.jsonl", {"sure": [[0, 0]]})):
+        (folder / name).write_text(json.dumps({"src": "a", "trg": "b", **row}) + "\n")
+    train, looked_up = debate._aligned_parts(folder, folder / "gold.jsonl")
+    assert [(pair.source, pair.answer) for pair in (*train, *looked_up)] == [("a", "b"), ("b", "a")]
     assert command(["paper", "output_relevance", "--data=tiny", "--out=x"]) == 2
     assert "not of the form NAME=DATA" in capsys.readouterr().err
 

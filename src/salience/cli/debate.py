@@ -18,6 +18,7 @@ from salience.errors import BadInput
 if TYPE_CHECKING:
     from salience.audits import Callbacks
     from salience.data import Source
+    from salience.data.pairs import Pair
     from salience.training.loop import TrainingProgress
 
 DEBATE = {
@@ -204,18 +205,23 @@ def _write(options: dict[str, Any], files: dict[str, str], shown: Any) -> None:
         click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)
 
 
-def _run_output_relevance(**options: Any) -> None:
-    """Check what can be checked before the imports that take seconds, then test the claims."""
+def _aligned_parts(folder: Path | None, gold: Path | None) -> "tuple[list[Pair], ...]":
+    """Pairs to count words in, and pairs to look them up in; none without a folder."""
     from salience.data.pairs import read_pairs
 
-    folder: Path | None = options["aligned"]
-    gold: Path | None = options["gold"]
-    if gold is not None and folder is None:
-        raise BadInput("--gold needs --aligned, the pairs in which words are counted")
-    files = () if folder is None else tuple(_split(folder, split) for split in ("train", "test"))
-    parts = [read_pairs(file, "src", "trg", sure="align") for file in files]
-    if gold is not None:
-        parts[1] = [pair.reversed() for pair in read_pairs(gold, "src", "trg", sure="sure")]
+    if folder is None:
+        if gold is not None:
+            raise BadInput("--gold needs --aligned, the pairs in which words are counted")
+        return ()
+    train = read_pairs(_split(folder, "train"), "src", "trg", sure="align")
+    if gold is None:
+        return train, read_pairs(_split(folder, "test"), "src", "trg", sure="align")
+    return train, [pair.reversed() for pair in read_pairs(gold, "src", "trg", sure="sure")]
+
+
+def _run_output_relevance(**options: Any) -> None:
+    """Check what can be checked before the imports that take seconds, then test the claims."""
+    pairs = _aligned_parts(options["aligned"], options["gold"])
     sources = {data: (source_of(train, options), source_of(test, options)) for data, train, test in data_sets(options)}
     from salience.models.loading import check_device
     from salience.papers.output_relevance import AlignedPairs, run
@@ -227,7 +233,7 @@ def _run_output_relevance(**options: Any) -> None:
             {data: _read(*parts, options["labels"]) for data, parts in sources.items()},
             options["out"],
             callbacks=callbacks,
-            aligned=AlignedPairs(*parts, by_people=gold is not None) if parts else None,
+            aligned=AlignedPairs(*pairs, by_people=options["gold"] is not None) if pairs else None,
             **{key: options[key] for key in ("size", "limit", "epochs", "device", "copies")},
         )
     _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))

@@ -303,6 +303,7 @@ def test_zeroing_a_column_of_weights_is_zeroing_a_value_vector():
 def test_value_zeroing_runs_every_block_once_per_token_and_twice_more():
     model = model_of("bert")
     batch, target = one(model)
+    value_zeroing(model, batch, target)  # the first time, trial passes are added
     calls: list[int] = []
     handles = [b.register_forward_hook(lambda *_: calls.append(1)) for b in model.module.bert.encoder.layer]
     value_zeroing(model, batch, target)

@@ -69,6 +69,13 @@ def test_no_number_is_printed_as_published(tmp_path: Path):
     assert not any(character.isdigit() for text in slides for character in text)
 
 
+def test_the_test_set_alone_can_be_made_smaller():
+    full = SIZES["full"]
+    assert full.limited(None, 50) == replace(full, followed=50, influenced=50)
+    assert full.limited(1000, 300) == replace(full, train=1000, followed=300)
+    assert full.limited(None, None) == full
+
+
 def agreed(own: list[float]) -> Agreement:
     """Texts of twenty tokens, by chance 0.05, in which u and v agree as told."""
     v = np.arange(20.0)

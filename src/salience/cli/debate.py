@@ -105,7 +105,7 @@ def _output_relevance(size: Callable[..., Any], out: Callable[..., Any]) -> clic
         "salience paper output_relevance --data sst2=sst2 --data imdb=imdb --size full --out full     (hours)",
     )
     return click.command("output_relevance", help=OUTPUT_RELEVANCE, epilog=examples)(
-        with_data(_run_output_relevance, size, out, COPYING, ALIGNED, GOLD)
+        with_data(_run_output_relevance, TESTED, size, out, COPYING, ALIGNED, GOLD)
     )
 
 
@@ -234,7 +234,7 @@ def _run_output_relevance(**options: Any) -> None:
             options["out"],
             callbacks=callbacks,
             aligned=AlignedPairs(*pairs, by_people=options["gold"] is not None) if pairs else None,
-            **{key: options[key] for key in ("size", "limit", "epochs", "device", "copies")},
+            **{key: options[key] for key in ("size", "limit", "tested", "epochs", "device", "copies")},
         )
     _write(options, {"result.json": to_json(result), "report.html": page(result)}, terminal(result))
 

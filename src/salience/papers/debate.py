@@ -126,10 +126,10 @@ class Size:
 
     def limited(self, train: int | None, test: int | None) -> "Size":
         """The same size with at most so many texts to train on and to test on."""
-        return replace(self, train=_fewer(self.train, train), test=_fewer(self.test, test))
+        return replace(self, train=fewer(self.train, train), test=fewer(self.test, test))
 
 
-def _fewer(a: int | None, b: int | None) -> int | None:
+def fewer(a: int | None, b: int | None) -> int | None:
     """The smaller number of texts; None stands for all."""
     return min((n for n in (a, b) if n is not None), default=None)
 
@@ -359,7 +359,7 @@ def run(
     comparable with those of the full size only, on data sets whose split is the paper's (``SAME_SPLIT``); fewer test
     texts widen the intervals and change nothing else.
     """
-    folder, chosen = Path(out), paper.sizes[size].limited(limit, _fewer(limit, tested))
+    folder, chosen = Path(out), paper.sizes[size].limited(limit, fewer(limit, tested))
     shorter = {"epochs": epochs} if epochs else {}
     chosen = replace(chosen, recipe=replace(chosen.recipe, **shorter))
     whole = size == "full" and not limit and not epochs and (vectors is not None or not paper.pretrained)

@@ -27,7 +27,7 @@ from salience.dynamics.influence import leave_one_out
 from salience.dynamics.recording import snapshots
 from salience.dynamics.recovery import recovery
 from salience.dynamics.separation import Order
-from salience.papers.debate import Data, decided
+from salience.papers.debate import Data, decided, fewer
 from salience.papers.relevance_claims import (
     NOTES,
     Answer,
@@ -63,6 +63,11 @@ class Size:
     seeds: int
     checkpoints: int
     recipe: Recipe
+
+    def limited(self, train: int | None, tested: int | None) -> "Size":
+        """At most these numbers of texts."""
+        followed, influenced = (n if tested is None else min(n, tested) for n in (self.followed, self.influenced))
+        return replace(self, train=fewer(train, self.train), followed=followed, influenced=influenced)
 
 
 SIZES = {
@@ -241,6 +246,7 @@ def run(
     *,
     size: str = "quick",
     limit: int | None = None,
+    tested: int | None = None,
     epochs: int | None = None,
     shape: Mapping[str, Any] | None = None,
     device: str | None = None,
@@ -251,18 +257,11 @@ def run(
 ) -> Reproduction:
     """Test the claims; classifiers, records and findings are kept in ``out``, and the same call resumes.
 
-    ``limit`` and ``epochs`` make a size smaller, and ``shape`` changes the classifiers. With ``copies``, networks also
-    learn to copy sequences by ``recipe``, which answers claim 9. Words of ``aligned`` pairs are looked up by their
-    co-occurrence, which answers claim 8.
+    ``limit`` and ``epochs`` make a size smaller, and ``tested`` its test set alone. ``shape`` changes the classifiers.
+    With ``copies``, networks also learn to copy sequences by ``recipe``, which answers claim 9. Words of ``aligned``
+    pairs are looked up by their co-occurrence, which answers claim 8.
     """
-    chosen = SIZES[size]
-    if limit is not None:
-        chosen = replace(
-            chosen,
-            train=min(limit, chosen.train or limit),
-            followed=min(limit, chosen.followed),
-            influenced=min(limit, chosen.influenced),
-        )
+    chosen = SIZES[size].limited(limit, fewer(limit, tested))
     if epochs is not None:
         chosen = replace(chosen, recipe=replace(chosen.recipe, epochs=epochs))
     folder = Path(out)

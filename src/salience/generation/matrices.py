@@ -60,41 +60,47 @@ def attention(step: Forced) -> Matrix:
 
 
 def output_relevance(step: Forced, *, readout: Readout = "nonlinear") -> Matrix:
-    """What a source token alone says for the answer's token.
+    """What a source token alone adds to what the decoder says without the source: r_ts = f_t(h_s) − f_t(0).
 
-    ``nonlinear``: f_t when the context is W_e h_s, and the decoder's state is kept. ``linear``: r_{o,s} = W_o W_e h_s,
-    as if the output were read from the context directly.
+    ``nonlinear``: f_t(h) is f_t when the context is W_e h, and the decoder's state is kept. ``linear``:
+    r_{o,s} = W_o W_e h_s, as if the output were read from the context directly.
 
     Paper: Snell et al. 2021, arXiv:2103.07601
     """
-    choose(readout, get_args(Readout), "readout")
-    scores = probed(step) if readout == "nonlinear" else linear(step)
-    return Matrix(scores, settings={"readout": readout}, additive=False)
+    return Matrix(_relevance(step, readout)[0], settings={"readout": readout}, additive=False)
+
+
+def attention_x_relevance(step: Forced, *, readout: Readout = "nonlinear") -> Matrix:
+    """a_ts r_ts: f_t = Σ_s a_ts r_ts + f_t(0), but for the gap, which the non-linearity explains."""
+    relevance, without = _relevance(step, readout)
+    scores = step.output.attention[0].mean(0) * relevance
+    gap = scores.sum(1) + without - step.values(step.output.logits)[0]
+    return Matrix(scores, {"decomposition": gap}, {"readout": readout})
+
+
+def _relevance(step: Forced, readout: Readout) -> tuple[Float[Tensor, "t s"], Float[Tensor, " t"]]:
+    """r_ts of all source tokens, and f_t(0)."""
+    read = probed if choose(readout, get_args(Readout), "readout") == "nonlinear" else linear
+    h = step.output.states
+    values = read(step, torch.cat([h, torch.zeros_like(h[:, :1])], 1))
+    return values[:, :-1] - values[:, -1:], values[:, -1]
 
 
 @torch.no_grad()
-def probed(step: Forced) -> Float[Tensor, "t s"]:
+def probed(step: Forced, h: Float[Tensor, "1 s h"] | None = None) -> Float[Tensor, "t s"]:
     """β_ts: f_t with c_t replaced by W_e h_s."""
     net, d = step.model.module, step.output.queries[0]
-    c = net.projected(step.output.states)[0]
+    c = net.projected(step.output.states if h is None else h)[0]
     both = [part.expand(len(c), len(d), -1) for part in (d[None], c[:, None])]
     return step.values(net.read_out(*both)).mT
 
 
 @torch.no_grad()
-def linear(step: Forced) -> Float[Tensor, "t s"]:
-    """r_{o,s} = W_o W_e h_s for the word o of each step."""
+def linear(step: Forced, h: Float[Tensor, "1 s h"] | None = None) -> Float[Tensor, "t s"]:
+    """W_o c for the word o of each step, with c = W_e h_s."""
     net = step.model.module
-    return net.output.weight[step.answers.outputs[0]] @ net.projected(step.output.states)[0].mT
-
-
-def attention_x_relevance(step: Forced, *, readout: Readout = "nonlinear") -> Matrix:
-    """a_ts r_ts, the terms of the context's relevance. The gap is f_t − Σ_s a_ts r_ts, which the decoder's own state
-    and the non-linearity explain.
-    """
-    relevance = output_relevance(step, readout=readout)
-    scores = step.output.attention[0].mean(0) * relevance.scores
-    return Matrix(scores, {"sum": step.values(step.output.logits)[0] - scores.sum(1)}, relevance.settings)
+    c = net.projected(step.output.states if h is None else h)[0]
+    return net.output.weight[step.answers.outputs[0]] @ c.mT
 
 
 def gradient(step: Forced, *, reduction: Reduction = "l2") -> Matrix:

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from scipy.stats import spearmanr
+from scipy.stats import beta, spearmanr
 from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import salience
-from salience.audits.heads import PARTS, ROLES, heads
+from salience.audits.heads import PARTS, ROLES, Head, heads
 from salience.audits.heads.gates import Task, gate_gradients, losses, remove_each
 from salience.audits.heads.importance import normalised, rank_agreement, spearmans
 from salience.audits.heads.pruning import prune
 from salience.audits.heads.roles import BROAD, measure_roles, patterns, role_of
+from salience.audits.heads.study import _plausible  # pyright: ignore[reportPrivateUsage]
 from salience.cli import run
 from salience.cli.heads import PARTS as LISTED
 from salience.core.passes import forward
@@ -215,6 +216,27 @@ def test_heads_can_be_masked_together():
 # ------------------------------------------------------------------------------------------------------ rankings
 
 
+def pearsonr_p(r: float, n: int) -> float:
+    """The p-value of a correlation r of n unrelated pairs, by the Beta distribution of r."""
+    return float(2 * beta(n / 2 - 1, n / 2 - 1, loc=-1, scale=2).sf(r))
+
+
+def test_the_most_plausible_head_is_not_measured_on_the_texts_that_chose_it():
+    """All heads are noise around ½: the best of 200 looks good where it was chosen, and not on the others."""
+    values = np.random.default_rng(0).random((60, 200))
+    values[5] = np.nan
+    known = np.delete(values, 5, axis=0)
+    every = [Head(1, number, None, {}) for number in range(1, 201)]
+    result = _plausible(every, values)
+    assert result is not None
+    best = result.number - 1
+    assert known[::2, best].mean() == pytest.approx(known[::2].mean(0).max())
+    assert known[::2, best].mean() > 0.6
+    assert result.rationale.mean == pytest.approx(known[1::2, best].mean())
+    assert result.rationale.low < 0.5 < result.rationale.high
+    assert _plausible(every, values[:1]) is None
+
+
 def test_rank_agreement_is_spearman_of_the_means():
     rng = np.random.default_rng(0)
     a = rng.random((60, 10)) + np.arange(10)
@@ -227,6 +249,7 @@ def test_rank_agreement_is_spearman_of_the_means():
     assert rank_agreement(a, -a, seed=0).correlation.high == pytest.approx(-1)
     assert rank_agreement(a, b, seed=0) == result
     assert np.isnan(rank_agreement(a[:4], b[:4], seed=0).correlation.low)
+    assert pearsonr_p(result.unrelated, 10) == pytest.approx(0.05)
     b[7:] = np.nan
     few = rank_agreement(a, b, seed=0)
     assert few.correlation.n == few.overlap.n == 7, "only texts for which both are defined are counted"

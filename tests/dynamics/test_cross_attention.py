@@ -138,6 +138,19 @@ def test_the_command_measures_a_saved_model(
     assert json.loads(capsys.readouterr().out)["aligned"][0]["pairs"] == 3
 
 
+def test_training_by_the_command_prints_its_stages_and_not_every_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    rows = [{"src": p.source, "trg": p.answer, "sure": sorted(p.sure), "possible": []} for p in pairs()]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    file, fields = str(tmp_path / "pairs.jsonl"), ["--source", "src", "--answer", "trg"]
+    command = ["alignment", "--data", file, *fields, "--gold", file, "--limit", "8", "--epochs", "1"]
+    assert run([*command, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert {"training the translator", "aligning"} <= set(said)
+    assert not [line for line in said if "step" in line]
+
+
 def test_bad_input_is_named(model: EncoderDecoder, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(UnsupportedModel, match="no cross-attention"):
         head_alignment(build("bert"), {"gold": pairs(1)})

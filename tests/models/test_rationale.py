@@ -1,5 +1,6 @@
 """Rationale models: the distributions of their selection, what their classifier reads, and their files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,9 @@ def test_the_classifier_reads_nothing_but_the_selection(shape: str):
 
     e = model.embed(batch)
     noise = torch.where(hidden[..., None], torch.randn_like(e) * 100, e)
-    read = forward(model.encoder, batch, embeddings=output.selection.z[..., None] * noise)
+    other = replace(batch, ids=torch.where(hidden, batch.ids[batch.content][0], batch.ids))
+    assert not torch.equal(other.ids, batch.ids)
+    read = forward(model.encoder, other, embeddings=output.selection.z[..., None] * noise)
     assert torch.equal(read.logits, output.logits)
     scores = salience.explain(model, list(TEXTS), "selection")
     assert [[s == 0 for s in one.scores] for one in scores] == [

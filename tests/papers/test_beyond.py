@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reviews import reviews
 from salience.cli import run
-from salience.core.stats import Estimate
+from salience.core.stats import Difference
 from salience.data.examples import Example
 from salience.papers import beyond
 from shapes import build
@@ -35,10 +36,20 @@ def test_everything_is_in_one_table_and_not_measured_twice(folder: Path, capsys:
     assert measured >= asked | {("rationale model", "selection")}
     assert result["left_out"] == []
     for row in result["rows"]:
-        assert {"comprehensiveness", "sufficiency", "token_f1", "auprc"} <= row.keys()
+        for metric in (*beyond.FAITHFULNESS, *beyond.PLAUSIBILITY):
+            assert row[metric].keys() == {"mean", "low", "high", "n", "beats_random"}
         assert row["seconds"] is None or row["seconds"] > 0
     assert "| A2R, a rationale model | 0.474 | 0.433 | 0.109 | 0.320 |" in out
     assert "comprehensiveness: integrated gradients is better than random | 0.484 / 0.238" in out
+    assert "integrated gradients, ours by roc_auc | 0.474 / 0.376" in out, "AUPRC flatters tied scores"
+    cells = {(row["model"], row["method"]): row["roc_auc"]["mean"] for row in result["rows"]}
+    (judged,) = [d for d in result["directions"] if "A2R" in d["better"] and d["metric"] == "auprc"]
+    ours = [cells["rationale model", "selection"], cells["classifier", "integrated_gradients"]]
+    assert judged["ours"] == ours
+    assert judged["difference"]["mean"] == pytest.approx(ours[0] - ours[1]), "paired over the same texts"
+    assert result["marked"]["f1"]["n"] == 8
+    assert "token_f1: the selection has" in out
+    assert "Exactly the selected tokens have a token F1 of" in out
     assert "diff_mask is number" in out
     assert "its gates took" in out
     assert run(command) == 0
@@ -57,11 +68,29 @@ def test_interactions_of_long_texts_are_left_out_with_the_reason():
     assert reason == "interactions would take 80,200 passes per text, and 5,000 are allowed"
 
 
-def test_a_direction_holds_where_intervals_are_apart():
-    low, middle, high = (Estimate(x, x - 0.1, x + 0.1, 20) for x in (0.2, 0.35, 0.6))
-    none = Estimate(0.9, float("nan"), float("nan"), 1)
-    verdicts = [beyond._verdict(*pair) for pair in ((high, low), (low, high), (middle, low), (none, low))]  # pyright: ignore[reportPrivateUsage]
-    assert verdicts == ["holds", "does not hold", "undecided", "undecided"]
+def test_a_direction_holds_where_the_paired_difference_is_significant():
+    """The intervals of the two means overlap, and yet the first is better on every text."""
+    up, down = (Difference(x, x - 0.02, x + 0.02, 0.001, 20) for x in (0.05, -0.05))
+    none = Difference(0.05, -0.01, 0.11, 0.2, 20)
+    cases = ((up, "higher"), (up, "lower"), (down, "lower"), (none, "higher"))
+    verdicts = [beyond._verdict(*case) for case in cases]  # pyright: ignore
+    assert verdicts == ["holds", "does not hold", "holds", "undecided"]
+
+
+def test_the_selected_tokens_are_compared_with_as_many_at_random():
+    """ "fine" is marked in texts of four tokens; it alone is selected, or it and another, or another alone."""
+    model, rationale = build("bert"), ((2, 6),)
+    texts = [Example(str(i), "a fine film fox", 1, rationale) for i in range(3)] + [Example("3", "a fine film fox", 1)]
+    (encoded,) = model.encode(["a fine film fox"])
+    tokens = np.array([t for t, special in zip(encoded.tokens, encoded.special, strict=True) if not special])
+    assert len(tokens) == 4
+    chosen = [tokens == "fine", (tokens == "fine") | (tokens == "fox"), tokens == "fox", tokens == "a"]
+    of = beyond._selected_marks(model, texts, chosen)  # pyright: ignore
+    assert of is not None
+    assert of.f1.mean == pytest.approx((1 + 2 / 3 + 0) / 3), "the text without marks is not counted"
+    assert of.random.mean == pytest.approx((1 / 4 + (2 * 2 / 4) / 3 + 1 / 4) / 3)
+    assert of.difference.mean == pytest.approx(of.f1.mean - of.random.mean)
+    assert beyond._selected_marks(model, texts[3:], chosen[3:]) is None  # pyright: ignore
 
 
 def test_every_published_direction_is_that_of_the_published_numbers():

@@ -15,7 +15,6 @@ from salience.errors import BadInput, choose
 
 if TYPE_CHECKING:
     from salience.data.pairs import Pair
-    from salience.training.loop import TrainingProgress
 
 SIZES = ("quick", "full")
 QUICK = 500
@@ -90,11 +89,9 @@ def _run(train: "list[Pair]", aligned: "dict[str, list[Pair]]", options: dict[st
 
     with ExitStack() as stack:
         bar = stack.enter_context(quietly() if options["quiet"] else stages(sys.stderr.isatty()))
-
-        def report(p: "TrainingProgress") -> None:
-            bar.say(f"epoch {p.epoch}, step {p.step} of {p.of}: loss {p.loss:.3f}")
-
-        model = options["model"] or _trained(train, options, None if options["quiet"] else report)
+        if (model := options["model"]) is None:
+            bar.stage("training the translator")
+            model = _trained(train, options, bar.step)
         bar.stage("aligning")
         results = head_alignment(model, aligned, train=train, seed=options["seed"])
         name = str(options["model"] or options["out"])

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,12 +69,13 @@ def beyond(**options: Any) -> None:
     check_model(options["model"])
     from salience.data.examples import examples
     from salience.papers.beyond import SIZES, Callbacks, answer, directions, left_out, rows, run
+    from salience.views.evaluation import plain
     from salience.views.progress import quietly, stages
 
     results: list[BeyondResult] = []
     with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
         for name, (train, test) in sources.items():
-            size, callbacks = _size(SIZES, options), Callbacks(bar.stage, bar.step)
+            size, callbacks = _size(SIZES, options), Callbacks(bar.stage, bar.step, bar.explained)
             data = (examples(train), examples(test))
             results.append(run(options["model"], name, *data, options["out"], size, callbacks=callbacks))
     facts = [
@@ -82,7 +83,9 @@ def beyond(**options: Any) -> None:
             "data": r.data,
             "rows": rows(r),
             "accuracy": r.accuracy,
+            "kept": asdict(r.kept),
             "selected": r.selected,
+            "marked": None if r.marked is None else asdict(r.marked),
             "seconds": r.seconds,
             "directions": directions(r),
             "left_out": left_out(r),
@@ -90,7 +93,7 @@ def beyond(**options: Any) -> None:
         for r in results
     ]
     tables = "\n\n".join(_markdown(result) for result in results)
-    write_into(options["out"], {"result.json": to_json(facts, indent=1), "tables.md": f"{tables}\n"})
+    write_into(options["out"], {"result.json": to_json(plain(facts), indent=1), "tables.md": f"{tables}\n"})
     click.echo(tables)
     for result in results:
         click.echo(visible(f"\n{result.data}"))
@@ -121,7 +124,8 @@ def _markdown(result: "BeyondResult") -> str:
         tables.append(markdown((names, numbers)))
     ours = [
         [
-            f"{d['metric']}: {d['better']} is better than {d['worse']}",
+            f"{d['metric']}: {d['better']} is better than {d['worse']}"
+            + ("" if d["judged_by"] == d["metric"] else f", ours by {d['judged_by']}"),
             *map(_pair, (d["published"], d["ours"])),
             d["verdict"],
         ]

@@ -59,7 +59,13 @@ PARTS = ("roles", "importance", "pruning", "overlap")
 @click.option("--pair-column", metavar="NAME", help="Column of the second text of sentence pairs.")
 @click.option("--label-column", default="label", show_default=True, metavar="NAME", help="Column of the labels.")
 @click.option("--rationale-column", metavar="NAME", help="Column of the spans that people marked.")
-@click.option("--spans", default="characters", show_default=True, metavar="UNIT", help="characters, or words.")
+@click.option(
+    "--spans",
+    type=click.Choice(["characters", "words", "sentiments"]),
+    default="characters",
+    show_default=True,
+    help="Units of the rationales.",
+)
 @click.option("--limit", type=COUNT, metavar="N", help="Use only N texts, at even distances.")
 @click.option("--orders", type=EPOCHS, default=5, show_default=True, help="Random orders beside the pruning curve.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed.")

@@ -7,8 +7,9 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from salience.core.files import claim, fingerprint, locked, write_json
@@ -139,15 +140,18 @@ class SelectionMonitor:
 
 def selected(model: Model, texts: Sequence[Example]) -> float:
     """The mean share of its tokens that a text's selection has; 1 for a model that reads whole texts."""
+    return float(np.mean([z.mean() if len(z) else 0.0 for z in selections(model, texts)]))
 
-    def work(batch: Batch, _: list[int]) -> list[Tensor]:
+
+def selections(model: Model, texts: Sequence[Example]) -> list[Bool[np.ndarray, " t"]]:
+    """Which tokens of every text are selected, special ones left out; all of them by a model that reads whole texts."""
+
+    def work(batch: Batch, _: list[int]) -> list[Bool[np.ndarray, " t"]]:
         chosen = forward(model, batch).selection
-        if chosen is None:
-            return [torch.ones(())] * len(batch)
-        z = (chosen.z > 0) & batch.content
-        return list((z.sum(1) / batch.content.sum(1).clamp_min(1)).cpu())
+        z = torch.ones_like(batch.content) if chosen is None else chosen.z > 0
+        return [row[content].cpu().numpy() for row, content in zip(z, batch.content, strict=True)]
 
-    return float(torch.stack(each_text(model, encode_examples(model, texts), work)).mean())
+    return each_text(model, encode_examples(model, texts), work)
 
 
 # ------------------------------------------------------------------------------------------------------ training

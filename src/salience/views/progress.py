@@ -88,10 +88,10 @@ class Stages(Protocol):
 
 
 @contextmanager
-def stages(interactive: bool) -> Generator[Stages]:
-    """Progress on standard error: lines with a bar below them in a terminal, lines alone in a log."""
+def stages(interactive: bool, every: float = LOG_EVERY) -> Generator[Stages]:
+    """Progress on standard error: lines with a bar below them in a terminal, lines at intervals in a log."""
     if not interactive:
-        yield _Lines()
+        yield _Lines(every)
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
@@ -116,8 +116,23 @@ class _Silent:
 
 
 class _Lines(_Silent):
+    def __init__(self, every: float) -> None:
+        self._what, self._every, self._last = "", every, monotonic()
+
     def stage(self, what: str) -> None:
-        print(visible(what), file=sys.stderr)
+        self._what = what
+        self.say(what)
+
+    def step(self, step: Any) -> None:
+        self._at_intervals(f"{self._what}: step {step.step:,} of {step.of:,} · loss {step.loss:.3f}")
+
+    def explained(self, progress: Progress) -> None:
+        self._at_intervals(f"{self._what}: {progress.texts:,} of {progress.of:,} · {_rates(progress)}")
+
+    def _at_intervals(self, line: str) -> None:
+        if monotonic() - self._last >= self._every:
+            self._last = monotonic()
+            self.say(line)
 
     def say(self, line: str) -> None:
         print(visible(line), file=sys.stderr)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from salience.core.ranking import top_share
@@ -57,6 +58,8 @@ class RankAgreement:
     """The share of the top fifth of one ranking that is in the top fifth of the other."""
     chance: float
     """The overlap of unrelated rankings."""
+    unrelated: float
+    """The |ρ| that unrelated rankings of as many heads stay below in 95 % of cases. Intervals are for these heads."""
 
 
 def same(rows: Float[np.ndarray, "d h"]) -> Float[np.ndarray, "d h"]:
@@ -77,7 +80,18 @@ def rank_agreement(a: PerHead, b: PerHead, *, scales: tuple[Scale, Scale] = (sam
     chosen = int(top[0][0].sum())
     overlaps = (top[0] & top[1]).sum(1) / chosen
     defined = int((~np.isnan(a) & ~np.isnan(b)).any(1).sum())
-    return RankAgreement(_percentiles(spearmans(x, y), defined), _percentiles(overlaps, defined), chosen / heads)
+    correlation, overlap = (_percentiles(values, defined) for values in (spearmans(x, y), overlaps))
+    return RankAgreement(correlation, overlap, chosen / heads, unrelated(heads))
+
+
+def unrelated(heads: int) -> float:
+    """The |ρ| that is significant over this many heads, from t = ρ √((n − 2) / (1 − ρ²)); 1 for fewer than three.
+
+    >>> round(unrelated(24), 2)
+    0.4
+    """
+    t = stdtrit(max(1, heads - 2), 1 - LEVEL / 2)
+    return float(t / np.sqrt(heads - 2 + t * t)) if heads > 2 else 1.0
 
 
 def spearmans(x: Float[np.ndarray, "d t"], y: Float[np.ndarray, "d t"]) -> Float[np.ndarray, " d"]:

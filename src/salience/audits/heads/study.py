@@ -55,6 +55,16 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
+class PlausibleHead:
+    """The head that attends most to what people marked, on every second text with marks; measured on the others."""
+
+    layer: int
+    number: int
+    rationale: Estimate
+    """As :attr:`Head.rationale`. Measured on the texts that it was chosen by, the best of many would be too good."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeadStudy:
     """The heads of a model on some texts."""
 
@@ -71,6 +81,7 @@ class HeadStudy:
     pruning: Pruning | None = None
     overlap: Mapping[str, RankAgreement] = field(default_factory=dict[str, RankAgreement])
     """Of the importance of heads with their agreement with each method, and with people (``rationale``)."""
+    plausible: "PlausibleHead | None" = None
     plausibility: Mapping[str, Estimate] = field(default_factory=dict[str, Estimate])
     """The same probability as :attr:`Head.rationale`, for the scores of each method."""
 
@@ -262,12 +273,21 @@ def _study(task: Task, measured: Measured, seed: int) -> HeadStudy:
         overlap={
             name: rank_agreement(magnitude, own, scales=(scale, same), seed=seed) for name, own in agreements.items()
         },
+        plausible=None if people is None else _plausible(study.heads, people.heads),
         plausibility={
             name: estimate(own.reference, (0, 1))
             for name, own in measured.rationale.items()
             if own.reference is not None
         },
     )
+
+
+def _plausible(heads: Sequence[Head], values: Float[np.ndarray, "n h"]) -> PlausibleHead | None:
+    known = values[~np.isnan(values).any(1)]
+    if len(known) < 2:
+        return None
+    best = int(known[::2].mean(0).argmax())
+    return PlausibleHead(heads[best].layer, heads[best].number, estimate(known[1::2, best], (0, 1)))
 
 
 def _heads(measured: Measured) -> tuple[Head, ...]:

@@ -16,7 +16,7 @@ from salience.core.types import Model
 from salience.counterfactuals import Counterfactuals, Edit, counterfactual, counterfactual_data, words_changed
 from salience.counterfactuals.edits import Words, distance
 from salience.counterfactuals.filling import Filler, filler_of
-from salience.counterfactuals.finding import Counterfactual, best_of, proposals_of
+from salience.counterfactuals.finding import Counterfactual, Problem, best_of, proposals_of
 from salience.counterfactuals.search import GREEDY, Goal, Judge, Search, search
 from salience.data import source
 from salience.errors import BadInput, TruncatedText, UnsupportedModel
@@ -228,6 +228,16 @@ def test_a_text_that_is_cut_off_is_warned_about_once():
     with pytest.warns(TruncatedText) as caught:
         counterfactual(build("bert"), text, edits=["delete"], max_edits=1, method="gradient")
     assert len(caught) == 1
+
+
+@pytest.mark.filterwarnings("ignore::salience.errors.TruncatedText")
+def test_words_that_the_model_does_not_read_are_not_edited():
+    """A random order of all words would be worse than any explanation because of them alone."""
+    model, text = build("bert"), "a film " * 100
+    (encoded,) = model.encode([text])
+    problem = Problem.of(model, text, None, proposals_of(model, ["delete"], None, {}))
+    assert len(problem.places) == sum(not special for special in encoded.special) < 200
+    assert set(problem.options) == set(problem.places) == set(range(len(problem.places)))
 
 
 @pytest.mark.parametrize(

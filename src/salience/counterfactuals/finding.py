@@ -1,6 +1,6 @@
 """Counterfactuals of single texts: the smallest edits that change a decision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -8,10 +8,12 @@ import torch
 
 from salience.core.characters import to_json
 from salience.core.target import Target
+from salience.core.text import Span
 from salience.core.types import Model
 from salience.counterfactuals.edits import EDITS, Edit, EditKind, Words, like, words_changed
 from salience.counterfactuals.filling import Filler, filler_of
 from salience.counterfactuals.search import GREEDY, Goal, Judge, Options, Search, State, in_order, search
+from salience.data.examples import encode_silently
 from salience.data.texts import texts_of
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, Configured, default_method, explain_all, prepare
@@ -190,7 +192,7 @@ def _single(text: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """One text, the decision on it, and the edits that are possible."""
+    """One text, the decision on it, and the edits that are possible. Words that the model does not read stay."""
 
     words: Words
     judge: Judge
@@ -200,8 +202,8 @@ class Problem:
 
     @classmethod
     def of(cls, model: Model, text: str, to: int | None, proposals: Proposals) -> "Problem":
-        words = Words.of(text)
-        places = tuple(words.editable)
+        words, (encoded,) = Words.of(text), encode_silently(model, [text])
+        places = tuple(at for at in words.editable if not _overlaps(words.spans[at], encoded.unseen))
         if not places:
             raise NothingToEdit(f"the text {text[:60]!r} has no word to edit")
         judge = Judge(model, words)
@@ -226,6 +228,10 @@ class Problem:
         label = best if self.goal.reached(p) or self.goal.to is None else self.goal.to
         share = changed / len(self.words)
         return Counterfactual(text, state, self.judge.model.label(label), float(p[label]), changed, share)
+
+
+def _overlaps(span: Span, others: Iterable[Span]) -> bool:
+    return any(span[0] < end and span[1] > start for start, end in others)
 
 
 def word_scores(e: Explanation, words: Words) -> list[float]:

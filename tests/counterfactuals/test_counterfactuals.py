@@ -223,6 +223,12 @@ def test_the_most_fluent_of_equally_small_edits_is_first_however_many_are_asked_
     assert [(e.text, e.fluency) for e in best_of("x", every, Hand(), 3)] == [("c", -1.0), ("a", -2.0), ("d", 1.0)]  # pyright: ignore
 
 
+def test_a_word_that_is_deleted_or_replaced_is_the_same_word():
+    kinds = [("delete", 0, 0.85), ("replace", 0, 0.9), ("insert", 0, 0.7), ("replace", 1, 0.8)]
+    every = [Counterfactual(kind + str(at), (Edit(at, kind),), "positive", p, 1, 0.1) for kind, at, p in kinds]  # pyright: ignore
+    assert [one.text for one in best_of("x", every, None, 3)] == ["replace0", "replace1", "insert0"]
+
+
 def test_a_text_that_is_cut_off_is_warned_about_once():
     text = "A film that is as long as it is good. " * 8
     with pytest.warns(TruncatedText) as caught:

@@ -12,7 +12,7 @@ from salience.core.text import Span
 from salience.core.types import Model
 from salience.counterfactuals.edits import EDITS, Edit, EditKind, Words, like, words_changed
 from salience.counterfactuals.filling import Filler, filler_of
-from salience.counterfactuals.search import GREEDY, Goal, Judge, Options, Search, State, in_order, search
+from salience.counterfactuals.search import GREEDY, Goal, Judge, Options, Search, State, edited_places, in_order, search
 from salience.data.examples import encode_silently
 from salience.data.texts import texts_of
 from salience.errors import BadInput, choose
@@ -272,9 +272,9 @@ def _rank(one: Counterfactual) -> tuple[float, ...]:
 def best_of(text: str, every: Sequence[Counterfactual], filler: Filler | None, count: int) -> list[Counterfactual]:
     """The likeliest of those that edit the same words, ranked with their fluency; others only if these are too few."""
     ranked = sorted(every, key=_rank)
-    first: dict[tuple[tuple[int, str], ...], Counterfactual] = {}
+    first: dict[frozenset[tuple[int, bool]], Counterfactual] = {}
     for one in ranked:
-        first.setdefault(tuple((edit.at, edit.kind) for edit in one.edits), one)
+        first.setdefault(edited_places(one.edits), one)
     different = [*first.values()][: max(RATED, count)]
     rest = [one for one in ranked if one not in different][: max(0, count - len(different))]
     return sorted(_with_fluency(text, [*different, *rest], filler), key=_rank)[:count]

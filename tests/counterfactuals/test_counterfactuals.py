@@ -229,6 +229,11 @@ def test_a_word_that_is_deleted_or_replaced_is_the_same_word():
     assert [one.text for one in best_of("x", every, None, 3)] == ["replace0", "replace1", "insert0"]
 
 
+def test_no_text_is_returned_twice():
+    [result] = counterfactual(bundled(), "a too too fun film", edits=["delete"], method="occlusion", max_edits=1)
+    assert [one.text for one in result.results] == ["a too fun film", "a too too fun"]
+
+
 def test_a_text_that_is_cut_off_is_warned_about_once():
     text = "A film that is as long as it is good. " * 8
     with pytest.warns(TruncatedText) as caught:

@@ -250,7 +250,7 @@ def _found(
     ((e,),) = explain_all(model, model.encode([text]), [configured], [target])
     order = in_order(word_scores(e, problem.words), problem.places)
     outcome = search(problem.judge, problem.goal, order, problem.options, plan)
-    every = [problem.counterfactual(state) for state in dict.fromkeys(outcome.reached)]
+    every = list({one.text: one for one in map(problem.counterfactual, outcome.reached)}.values())
     goal = problem.goal
     return Counterfactuals(
         text=text,

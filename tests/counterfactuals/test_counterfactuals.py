@@ -254,7 +254,8 @@ def test_words_that_the_model_does_not_read_are_not_edited():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"to": "negative"}, "already predicted 'negative'"),
+        ({"to": "negative"}, "the text 'A bad film.' is already predicted 'negative'"),
+        ({"edits": ["replace"], "candidates": {"good": ["bad"]}}, "none of its words has candidates"),
         ({"to": "postive"}, "Did you mean 'positive'"),
         ({"edits": ["swap"]}, "unknown kind of edit 'swap'"),
         ({"edits": []}, "no kind of edit"),

@@ -115,6 +115,16 @@ class Proposals:
                 options[edit.at].append(edit)
         return options
 
+    @property
+    def why_none(self) -> str:
+        """Why a text may have no edit, and what to do."""
+        if "delete" not in self.kinds and self.filler is None:
+            return "none of its words has candidates. Add its words (--candidates), or allow to delete (--edits delete)"
+        return (
+            "without its only word there is no text, and no replacement was proposed. Allow replacements (--edits "
+            "replace), or give words of your own (--candidates)"
+        )
+
     def _proposed(self, filler: Filler, words: Words, wanted: Sequence[tuple[int, str]]) -> list[Edit]:
         """Words of the language model for places and kinds, other than the word itself and the one before it."""
         if not wanted:
@@ -209,13 +219,12 @@ class Problem:
         judge = Judge(model, words)
         label = int(judge([()])[()].argmax())
         if label == to:
-            raise BadInput(f"the text is already predicted {model.label(label)!r}; name another label, or none")
+            raise BadInput(
+                f"the text {text[:60]!r} is already predicted {model.label(label)!r}; name another label, or none"
+            )
         options = proposals.options(words, places)
         if not any(options.values()):
-            raise NothingToEdit(
-                f"there is no edit of {text[:60]!r}: without its only word there is no text, and no replacement was "
-                "proposed. Allow replacements (--edits replace), or give words of your own (--candidates)"
-            )
+            raise NothingToEdit(f"there is no edit of {text[:60]!r}: {proposals.why_none}")
         return cls(words, judge, Goal(label, to), places, options)
 
     def probabilities(self, state: State) -> torch.Tensor:

@@ -259,6 +259,8 @@ def test_words_that_the_model_does_not_read_are_not_edited():
         ({"to": "postive"}, "Did you mean 'positive'"),
         ({"edits": ["swap"]}, "unknown kind of edit 'swap'"),
         ({"edits": []}, "no kind of edit"),
+        ({"count": 0}, "count=0 must be at least 1"),
+        ({"max_edits": 0}, "max_edits=0 must be at least 1"),
         ({"how": "bream"}, "Did you mean 'beam'"),
         ({"edits": ["delete"], "candidates": {"bad": ["good"]}}, "candidates replace words, but the edits are delete"),
     ],

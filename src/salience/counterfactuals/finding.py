@@ -166,6 +166,9 @@ def counterfactual(
 
     >>> counterfactual(model, "The film is not bad.", to="negative")                      # doctest: +SKIP
     """
+    for name, number in {"count": count, "max_edits": max_edits}.items():
+        if number < 1:
+            raise BadInput(f"{name}={number} must be at least 1")
     known = as_model(model)
     (configured,) = prepare(method or default_method(known), settings)
     proposals = proposals_of(known, edits, fill, candidates or {})

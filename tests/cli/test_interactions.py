@@ -47,6 +47,12 @@ def test_candidates_are_read_from_options_and_files(tmp_path: Path):
     file = tmp_path / "antonyms.txt"
     file.write_text("good=bad, awful\n\nfine = dull\n")
     assert read_candidates(["a=b", str(file)]) == {"a": ["b"], "good": ["bad", "awful"], "fine": ["dull"]}
+    assert read_candidates(["good=bad", "Good=poor"]) == {"good": ["bad", "poor"]}
+    file.write_bytes("good=bad".encode("utf-8-sig"))
+    assert read_candidates([str(file)]) == {"good": ["bad"]}
+    file.write_bytes("café=thé".encode("latin-1"))
+    with pytest.raises(BadInput, match="cannot be read: 'utf-8' codec can't decode"):
+        read_candidates([str(file)])
     with pytest.raises(BadInput, match="not of the form"):
         read_candidates(["a="])
 

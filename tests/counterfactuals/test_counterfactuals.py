@@ -16,7 +16,7 @@ from salience.core.types import Model
 from salience.counterfactuals import Counterfactuals, Edit, counterfactual, counterfactual_data, words_changed
 from salience.counterfactuals.edits import Words, distance
 from salience.counterfactuals.filling import Filler, filler_of
-from salience.counterfactuals.finding import Counterfactual, best_of, proposals_of
+from salience.counterfactuals.finding import Counterfactual, Problem, best_of, proposals_of
 from salience.counterfactuals.search import GREEDY, Goal, Judge, Search, search
 from salience.data import source
 from salience.errors import BadInput, TruncatedText, UnsupportedModel
@@ -223,6 +223,17 @@ def test_the_most_fluent_of_equally_small_edits_is_first_however_many_are_asked_
     assert [(e.text, e.fluency) for e in best_of("x", every, Hand(), 3)] == [("c", -1.0), ("a", -2.0), ("d", 1.0)]  # pyright: ignore
 
 
+def test_a_word_that_is_deleted_or_replaced_is_the_same_word():
+    kinds = [("delete", 0, 0.85), ("replace", 0, 0.9), ("insert", 0, 0.7), ("replace", 1, 0.8)]
+    every = [Counterfactual(kind + str(at), (Edit(at, kind),), "positive", p, 1, 0.1) for kind, at, p in kinds]  # pyright: ignore
+    assert [one.text for one in best_of("x", every, None, 3)] == ["replace0", "replace1", "insert0"]
+
+
+def test_no_text_is_returned_twice():
+    [result] = counterfactual(bundled(), "a too too fun film", edits=["delete"], method="occlusion", max_edits=1)
+    assert [one.text for one in result.results] == ["a too fun film", "a too too fun"]
+
+
 def test_a_text_that_is_cut_off_is_warned_about_once():
     text = "A film that is as long as it is good. " * 8
     with pytest.warns(TruncatedText) as caught:
@@ -230,13 +241,26 @@ def test_a_text_that_is_cut_off_is_warned_about_once():
     assert len(caught) == 1
 
 
+@pytest.mark.filterwarnings("ignore::salience.errors.TruncatedText")
+def test_words_that_the_model_does_not_read_are_not_edited():
+    """A random order of all words would be worse than any explanation because of them alone."""
+    model, text = build("bert"), "a film " * 100
+    (encoded,) = model.encode([text])
+    problem = Problem.of(model, text, None, proposals_of(model, ["delete"], None, {}))
+    assert len(problem.places) == sum(not special for special in encoded.special) < 200
+    assert set(problem.options) == set(problem.places) == set(range(len(problem.places)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"to": "negative"}, "already predicted 'negative'"),
+        ({"to": "negative"}, "the text 'A bad film.' is already predicted 'negative'"),
+        ({"edits": ["replace"], "candidates": {"good": ["bad"]}}, "none of its words has candidates"),
         ({"to": "postive"}, "Did you mean 'positive'"),
         ({"edits": ["swap"]}, "unknown kind of edit 'swap'"),
         ({"edits": []}, "no kind of edit"),
+        ({"count": 0}, "count=0 must be at least 1"),
+        ({"max_edits": 0}, "max_edits=0 must be at least 1"),
         ({"how": "bream"}, "Did you mean 'beam'"),
         ({"edits": ["delete"], "candidates": {"bad": ["good"]}}, "candidates replace words, but the edits are delete"),
     ],

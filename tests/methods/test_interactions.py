@@ -272,6 +272,12 @@ def test_interactions_summed_to_tokens_are_methods_for_explain_and_evaluate():
     assert (e.method, e.settings["erase"]) == ("shapley_taylor", "pad")
 
 
+def test_the_error_of_interactions_is_no_gap_of_scores():
+    batch, target = prepared(bert(), TEXT, "A splendid film")
+    assert "error" in shapley_taylor(bert(), batch, target, orders=4)[0].gaps
+    assert list(by_token(shapley_taylor)(bert(), batch, target, orders=4).gaps) == ["completeness"]
+
+
 def sum_without(model: Model, text: str, erase: str) -> float:
     batch, target = prepared(model, text)
     return float(target(forward(model, batch, embeddings=replaced(model, batch, batch.content, erase)).logits))

@@ -63,6 +63,10 @@ def test_gates_find_the_only_word_that_a_model_uses(tmp_path: Path):
     assert all(a >= b for a, b in zip(layers[0].scores, layers[1].scores, strict=True)), "gates only close further"
     again = train_gates(model, planted(320), tmp_path / "gates", margin=0.05, recipe=recipe)
     assert again.epochs == result.epochs, "finished gates are not trained again"
+    for damage in ("[", '[{"number": 1}]', '{"a": 1}'):
+        (tmp_path / "gates" / "epochs.json").write_text(damage)
+        with pytest.raises(BadInput, match=r"is damaged.*Delete it"):
+            train_gates(model, planted(320), tmp_path / "gates", margin=0.05, recipe=recipe)
 
 
 @pytest.mark.parametrize("shape", ["bert", "gpt2", "pooled_bilstm", "bert_multi_label", "llama_lm"])

@@ -66,6 +66,14 @@ def test_they_are_read_back_from_json():
     assert (x.summed().pair_at, x.summed().unseen) == (3, ((9, 12),))
 
 
+def test_the_error_is_that_of_interactions_not_of_scores():
+    x = handmade(gaps={"completeness": 0.0, "error": 0.5})
+    lines = views.meanings(x)
+    assert "error of an interaction, with 95 % confidence: at most 25\xa0% of the strongest" in lines
+    assert not any("error of a score" in line for line in lines)
+    assert list(x.summed().gaps) == ["completeness"]
+
+
 def test_the_terminal_shows_pairs_tree_and_matrix_without_colours():
     console = Console(width=80, no_color=True, file=StringIO())
     console.print(views.terminal(handmade(groups=(((1, 2), 1.5),)), paint=Paint(False, DARK)))

@@ -193,13 +193,16 @@ def _arguments(edit: EditOptions) -> dict[str, Any]:
 
 
 def read_candidates(given: Sequence[str]) -> dict[str, list[str]]:
-    """Parse WORD=A,B; a file holds one such line per word."""
+    """Parse WORD=A,B; a file holds one such line per word. A word that is given again gets more candidates."""
+    from salience.data.formats import reading
+
     lines: list[str] = []
     for one in given:
         if "=" in one:
             lines.append(one)
         elif Path(one).is_file():
-            lines += [line for line in Path(one).read_text("utf-8").splitlines() if line.strip()]
+            with reading(one, UnicodeDecodeError):
+                lines += [line for line in Path(one).read_text("utf-8-sig").splitlines() if line.strip()]
         else:
             raise BadInput(f"--candidates {one!r} is neither a file nor of the form WORD=A,B, such as bad=good,great")
     candidates: dict[str, list[str]] = {}
@@ -208,7 +211,7 @@ def read_candidates(given: Sequence[str]) -> dict[str, list[str]]:
         words = [other.strip() for other in others.split(",") if other.strip()]
         if not (word.strip() and equals and words):
             raise BadInput(f"--candidates {line!r} is not of the form WORD=A,B, such as bad=good,great")
-        candidates[word.strip()] = words
+        candidates.setdefault(word.strip().casefold(), []).extend(words)
     return candidates
 
 

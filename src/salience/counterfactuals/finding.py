@@ -1,6 +1,6 @@
 """Counterfactuals of single texts: the smallest edits that change a decision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -8,10 +8,12 @@ import torch
 
 from salience.core.characters import to_json
 from salience.core.target import Target
+from salience.core.text import Span
 from salience.core.types import Model
 from salience.counterfactuals.edits import EDITS, Edit, EditKind, Words, like, words_changed
 from salience.counterfactuals.filling import Filler, filler_of
-from salience.counterfactuals.search import GREEDY, Goal, Judge, Options, Search, State, in_order, search
+from salience.counterfactuals.search import GREEDY, Goal, Judge, Options, Search, State, edited_places, in_order, search
+from salience.data.examples import encode_silently
 from salience.data.texts import texts_of
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import AnyMethod, Configured, default_method, explain_all, prepare
@@ -113,6 +115,16 @@ class Proposals:
                 options[edit.at].append(edit)
         return options
 
+    @property
+    def why_none(self) -> str:
+        """Why a text may have no edit, and what to do."""
+        if "delete" not in self.kinds and self.filler is None:
+            return "none of its words has candidates. Add its words (--candidates), or allow to delete (--edits delete)"
+        return (
+            "without its only word there is no text, and no replacement was proposed. Allow replacements (--edits "
+            "replace), or give words of your own (--candidates)"
+        )
+
     def _proposed(self, filler: Filler, words: Words, wanted: Sequence[tuple[int, str]]) -> list[Edit]:
         """Words of the language model for places and kinds, other than the word itself and the one before it."""
         if not wanted:
@@ -154,6 +166,9 @@ def counterfactual(
 
     >>> counterfactual(model, "The film is not bad.", to="negative")                      # doctest: +SKIP
     """
+    for name, number in {"count": count, "max_edits": max_edits}.items():
+        if number < 1:
+            raise BadInput(f"{name}={number} must be at least 1")
     known = as_model(model)
     (configured,) = prepare(method or default_method(known), settings)
     proposals = proposals_of(known, edits, fill, candidates or {})
@@ -190,7 +205,7 @@ def _single(text: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """One text, the decision on it, and the edits that are possible."""
+    """One text, the decision on it, and the edits that are possible. Words that the model does not read stay."""
 
     words: Words
     judge: Judge
@@ -200,20 +215,19 @@ class Problem:
 
     @classmethod
     def of(cls, model: Model, text: str, to: int | None, proposals: Proposals) -> "Problem":
-        words = Words.of(text)
-        places = tuple(words.editable)
+        words, (encoded,) = Words.of(text), encode_silently(model, [text])
+        places = tuple(at for at in words.editable if not _overlaps(words.spans[at], encoded.unseen))
         if not places:
             raise NothingToEdit(f"the text {text[:60]!r} has no word to edit")
         judge = Judge(model, words)
         label = int(judge([()])[()].argmax())
         if label == to:
-            raise BadInput(f"the text is already predicted {model.label(label)!r}; name another label, or none")
+            raise BadInput(
+                f"the text {text[:60]!r} is already predicted {model.label(label)!r}; name another label, or none"
+            )
         options = proposals.options(words, places)
         if not any(options.values()):
-            raise NothingToEdit(
-                f"there is no edit of {text[:60]!r}: without its only word there is no text, and no replacement was "
-                "proposed. Allow replacements (--edits replace), or give words of your own (--candidates)"
-            )
+            raise NothingToEdit(f"there is no edit of {text[:60]!r}: {proposals.why_none}")
         return cls(words, judge, Goal(label, to), places, options)
 
     def probabilities(self, state: State) -> torch.Tensor:
@@ -226,6 +240,10 @@ class Problem:
         label = best if self.goal.reached(p) or self.goal.to is None else self.goal.to
         share = changed / len(self.words)
         return Counterfactual(text, state, self.judge.model.label(label), float(p[label]), changed, share)
+
+
+def _overlaps(span: Span, others: Iterable[Span]) -> bool:
+    return any(span[0] < end and span[1] > start for start, end in others)
 
 
 def word_scores(e: Explanation, words: Words) -> list[float]:
@@ -244,7 +262,7 @@ def _found(
     ((e,),) = explain_all(model, model.encode([text]), [configured], [target])
     order = in_order(word_scores(e, problem.words), problem.places)
     outcome = search(problem.judge, problem.goal, order, problem.options, plan)
-    every = [problem.counterfactual(state) for state in dict.fromkeys(outcome.reached)]
+    every = list({one.text: one for one in map(problem.counterfactual, outcome.reached)}.values())
     goal = problem.goal
     return Counterfactuals(
         text=text,
@@ -266,9 +284,9 @@ def _rank(one: Counterfactual) -> tuple[float, ...]:
 def best_of(text: str, every: Sequence[Counterfactual], filler: Filler | None, count: int) -> list[Counterfactual]:
     """The likeliest of those that edit the same words, ranked with their fluency; others only if these are too few."""
     ranked = sorted(every, key=_rank)
-    first: dict[tuple[tuple[int, str], ...], Counterfactual] = {}
+    first: dict[frozenset[tuple[int, bool]], Counterfactual] = {}
     for one in ranked:
-        first.setdefault(tuple((edit.at, edit.kind) for edit in one.edits), one)
+        first.setdefault(edited_places(one.edits), one)
     different = [*first.values()][: max(RATED, count)]
     rest = [one for one in ranked if one not in different][: max(0, count - len(different))]
     return sorted(_with_fluency(text, [*different, *rest], filler), key=_rank)[:count]

@@ -105,7 +105,7 @@ def search(judge: Judge, goal: Goal, order: Sequence[int], options: Options, how
             closest, nearest = rest[0]
         drafts = [state for _, state in rest[: how.beam]]
         options = _narrowed(options, goal, grown) if steps == 1 and how.beam > 1 else options
-        if earlier or len({_places(state) for state in reached}) >= how.wanted:
+        if earlier or len({edited_places(state) for state in reached}) >= how.wanted:
             break
     return Outcome(tuple(_pruned(judge, goal, state) for state in reached), nearest, steps)
 
@@ -129,8 +129,9 @@ def _narrowed(options: Options, goal: Goal, single: Mapping[State, Float[Tensor,
     return {at: tried[at][:KEPT] if at in tried else edits for at, edits in options.items()}
 
 
-def _places(state: State) -> frozenset[int]:
-    return frozenset(edit.at for edit in state)
+def edited_places(state: State) -> frozenset[tuple[int, bool]]:
+    """The words that are edited, and those before which a word is inserted."""
+    return frozenset((edit.at, edit.kind == "insert") for edit in state)
 
 
 def _pruned(judge: Judge, goal: Goal, state: State) -> State:

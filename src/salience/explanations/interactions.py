@@ -86,7 +86,7 @@ class Interactions:
         return hierarchy(self.matrix, self.scores, signed=self.signed)
 
     def summed(self) -> Explanation:
-        """Return ``scores``, one per unit, as an explanation."""
+        """Return ``scores``, one per unit, as an explanation; the ``error`` of interactions is not one of scores."""
         return Explanation(
             text=self.text,
             tokens=self.units,
@@ -100,7 +100,7 @@ class Interactions:
             settings=self.settings,
             model=self.model,
             signed=True,
-            gaps=self.gaps,
+            gaps={name: gap for name, gap in self.gaps.items() if name != "error"},
             pair_at=self.pair_at,
             unseen=self.unseen,
         )

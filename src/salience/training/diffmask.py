@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from salience.core.files import claim, complete, fingerprint, locked
+from salience.core.files import claim, complete, fingerprint, locked, remove_leftovers
 from salience.core.passes import forward, frozen
 from salience.core.rows import each_text
 from salience.core.types import Batch, Model, Output
@@ -187,11 +187,11 @@ def train_gates(
     examples = [Example(str(number), text) for number, text in enumerate(many)]
     facts = {"model": digest(known), "texts": fingerprint(many), "margin": margin, "recipe": asdict(recipe)}
     with locked(place, "training.json"):
+        remove_leftovers(place)
         claim(place / "training.json", facts, "gates of another training")
         if (place / "epochs.json").exists():
             load_gates(place, known)
-            stored = json.loads((place / "epochs.json").read_text("utf-8"))
-            return GatesResult(place, tuple(map(epoch_from, stored)))
+            return GatesResult(place, _stored_epochs(place / "epochs.json"))
         masked = Masked(new_gates(known, seed=recipe.seed), known)
         epochs = _trained(masked, examples, place / ".training", margin, recipe, report, epoch)
         masked.module.save(place)
@@ -199,6 +199,13 @@ def train_gates(
             file.write(json.dumps([asdict(one) for one in epochs]).encode())
         shutil.rmtree(place / ".training", ignore_errors=True)
     return GatesResult(place, epochs)
+
+
+def _stored_epochs(file: Path) -> tuple[Epoch, ...]:
+    try:
+        return tuple(map(epoch_from, json.loads(file.read_text("utf-8"))))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{file} is damaged: {error}. Delete it, and run the same command again") from error
 
 
 def _trained(

@@ -5,6 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from salience.core.characters import visible
+from salience.core.shares import percent
 from salience.views.answers import heat_map
 from salience.views.charts import drawn
 from salience.views.colours import FAINT, side
@@ -70,7 +71,14 @@ def meanings(x: "Interactions") -> list[str]:
     """What the numbers mean, and how far they are from what they should add up to."""
     name = label(x.target.name)
     pair = f"+ the two do more for {name} together than apart, - less" if x.signed else "strengths have no sign"
-    return [pair, *notes(x.summed())]
+    return [pair, *_error(x), *notes(x.summed())]
+
+
+def _error(x: "Interactions") -> list[str]:
+    error, strongest = x.gaps.get("error"), abs(x.pairs()[0].score)
+    if error is None or not strongest:
+        return []
+    return [f"error of an interaction, with 95 % confidence: at most {percent(error / strongest)} of the strongest"]
 
 
 # ------------------------------------------------------------------------------------------------------ terminal

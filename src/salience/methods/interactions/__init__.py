@@ -153,7 +153,8 @@ def find_interaction(name: str) -> Callable[..., list[Pairwise]]:
 def by_token(interactions: Callable[..., list[Pairwise]]) -> Callable[..., Attribution]:
     """Return an interaction method as a method with one score per token, for :func:`salience.evaluate` and others.
 
-    Every interaction is shared equally between its two units, and the score of a unit among its tokens.
+    Every interaction is shared equally between its two units, and the score of a unit among its tokens. The gap
+    ``error`` is left out: it is that of interactions.
 
     >>> salience.evaluate(model, data, [by_token(shapley_taylor), "kernel_shap"])         # doctest: +SKIP
     """
@@ -162,16 +163,11 @@ def by_token(interactions: Callable[..., list[Pairwise]]) -> Callable[..., Attri
     def method(model: Model, batch: Batch, target: Targets, /, **settings: Any) -> Attribution:
         results = interactions(model, batch, target, **settings)
         units = unit_numbers(batch, str(settings.get("unit", "word")))
-        gaps = {name: torch.tensor([r.gaps[name] for r in results]) for name in _shared(results)}
+        gaps = {name: torch.tensor([r.gaps[name] for r in results]) for name in results[0].gaps if name != "error"}
         chosen = {name: v for name, v in results[0].settings.items() if isinstance(v, str)}
         return Attribution(spread(units, [r.scores for r in results]), gaps, chosen)
 
     return cast(Callable[..., Attribution], method)
-
-
-def _shared(results: Sequence[Pairwise]) -> list[str]:
-    """The gaps that all texts have: only sampled ones have an error."""
-    return [name for name in results[0].gaps if all(name in r.gaps for r in results)]
 
 
 def _counts(batch: Batch, unit: str) -> list[int]:

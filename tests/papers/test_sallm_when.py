@@ -13,10 +13,17 @@ import pytest
 from reviews import reviews
 from salience.cli import run
 from salience.data import source
+from salience.data.shortcuts import Shortcut
 from salience.errors import BadInput, SalienceError
+from salience.papers import sallm_heads
+from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutWork
+from salience.papers.sallm_shortcut import rows as shortcut_rows
+from salience.papers.sallm_shortcut import students as shortcut_students
 from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Training
 from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
+from salience.papers.students import Lessons, Student
 from salience.papers.trainings import Progress, in_order, results_of, run_all
+from salience.training.loop import Recipe
 from shapes import build
 
 # ------------------------------------------------------------------------------------------------------ the driver
@@ -309,7 +316,7 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
     assert words[name] in out
     assert "trainings done" in err
     facts = json.loads((tmp_path / "out" / "result.json").read_text())
-    rows = {"shortcut": 14, "unlabelled": 6, "heads": 6}
+    rows = {"shortcut": 17, "unlabelled": 6, "heads": 6}
     assert len(facts["rows"]) == rows[name]
     if name == "shortcut":
         assert "no rationales of every label" in (tmp_path / "out" / "tables.md").read_text(), "contrast by people"
@@ -317,3 +324,63 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
     assert capsys.readouterr().out == out
     assert run([*wanted, "--weight=3"]) == 2
     assert "holds another experiment (changed: weight)" in capsys.readouterr().err
+
+
+def lessons(folder: Path, out: Path, **changed: Any) -> Lessons:
+    train, test = (source(folder / f"{name}.jsonl", label="label", rationale="why") for name in ("train", "test"))
+    recipe = Recipe(epochs=1, batch=8, rate=0.003)
+    named = {"train": train, "test": test, "texts": 8, "tested": None, "seeds": 1, "recipe": recipe, **changed}
+    return Lessons(str(folder / "model"), folder=out, **named)
+
+
+def test_a_control_marks_as_many_tokens_as_what_it_is_compared_with(folder: Path, tmp_path: Path):
+    work = ShortcutWork(lessons(folder, tmp_path), 0.95, Shortcut())
+    texts = work.lessons.training_texts(0)[:8]
+    guides: dict[str, list[Any]] = {}
+    for origin in (HUMAN, SHUFFLED_HUMAN):
+        guided = work._guided(Student(f"{origin}, attention", 0), texts, origin, "attention")
+        guides[origin] = [e.guide for e in guided]
+    assert guides[HUMAN] != guides[SHUFFLED_HUMAN]
+    assert [sum(g) for g in guides[HUMAN]] == [sum(g) for g in guides[SHUFFLED_HUMAN]]
+    right = {HUMAN: "1111", SHUFFLED_HUMAN: "0111", "shuffled": "0001"}
+    results = {
+        student: {"correct": {"clean": "1111", "contradicted": right.get(student.name.partition(", ")[0], "0000")}}
+        for student in shortcut_students(work.lessons)
+    }
+    own = {(row.source, row.penalty): row for row in shortcut_rows(work.lessons, results)}
+    difference = own[HUMAN, "attention"].against_shuffled
+    assert difference is not None
+    assert difference.mean == pytest.approx(-25.0)
+    assert own[SHUFFLED_HUMAN, "attention"].against_shuffled is None
+
+
+def test_attention_is_measured_on_texts_of_all_labels(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    measured: list[Any] = []
+
+    def monitor(examples: Any, *_: Any, **__: Any) -> Any:
+        measured.extend(examples)
+        return lambda _: dict.fromkeys(sallm_heads.MEASURES, 0.0)
+
+    monkeypatch.setattr(sallm_heads, "AttentionMonitor", monitor)
+    (tmp_path / "data").mkdir()
+    lines = sorted((folder / "test.jsonl").read_text().splitlines(), key=lambda line: json.loads(line)["label"])
+    (tmp_path / "data" / "test.jsonl").write_text("\n".join(lines))
+    by_label = lessons(folder, tmp_path / "out", test=source(tmp_path / "data" / "test.jsonl", label="label"))
+    sallm_heads.HeadsWork(by_label, 4)(Student("none", 0))
+    assert {e.label for e in measured} == {0, 1}
+
+
+def test_a_wrong_decision_that_becomes_another_wrong_one_has_changed(folder: Path, tmp_path: Path):
+    own = lessons(folder, tmp_path)
+    answers = {"none": [0, 1, 2, 0], "last layer": [0, 2, 2, 0]}  # the label of all texts is 0
+    results = {
+        student: {
+            "correct": {"test": "".join("01"[a == 0] for a in answers.get(student.name, answers["none"]))},
+            "answers": answers.get(student.name, answers["none"]),
+            "measures": dict.fromkeys(sallm_heads.MEASURES, 0.0),
+        }
+        for student in sallm_heads.students(own)
+    }
+    changed = {row.name: row.changed for row in sallm_heads.rows(own, results)}
+    assert changed["last layer"] is not None
+    assert changed["last layer"].mean == pytest.approx(25.0)

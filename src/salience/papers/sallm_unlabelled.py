@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from salience.core.rows import predict
 from salience.core.stats import Difference, Spread
 from salience.core.types import Model
-from salience.data.examples import Example, encode_examples
+from salience.data.examples import Example
 from salience.errors import BadInput
 from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.guides import shuffled_guides
-from salience.training.monitors import correct
+from salience.training.monitors import correct, predicted
 from salience.training.objectives import Objective, attention_to_explanation, regularised
 
 TEACHER, PSEUDO = "labelled only", "pseudo-labels"
@@ -108,8 +107,7 @@ class UnlabelledWork:
 
 def _answered(teacher: Model, texts: list[Example]) -> list[Example]:
     """The texts with the predictions of the teacher as labels."""
-    answers = predict(teacher, encode_examples(teacher, texts)).argmax(1).tolist()
-    return [replace(e, label=answer) for e, answer in zip(texts, answers, strict=True)]
+    return [replace(e, label=answer) for e, answer in zip(texts, predicted(teacher, texts), strict=True)]
 
 
 def students(lessons: Lessons) -> list[Student]:

@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("when")
     build("bert").save(path / "model")
     for name, count in (("train", 48), ("test", 12)):
-        lines = [{"text": e.text, "label": e.label, "why": e.rationale} for e in reviews(count)]
+        lines = [{"text": e.text, "label": e.label, "why": e.rationale, "also": e.rationale} for e in reviews(count)]
         (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -260,8 +260,13 @@ def test_the_grid_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.
     assert "10 of 20 cells were run" in partly
     assert "all none" in partly
     assert "not run" in partly
-    assert run([*wanted, "--sizes=8", "--weight=2"]) == 2
-    assert "holds a grid with other settings (changed: weight)" in capsys.readouterr().err
+    for change, message in (
+        (["--weight=2"], "holds a grid with other settings (changed: weight)"),
+        (["--rationale=r=also"], "holds students of rationales that were read otherwise (changed: column)"),
+        (["--finished", f"--other=r:near={folder / 'test.jsonl'}"], "other texts of r (changed: tests/near)"),
+    ):
+        assert run([*wanted, "--sizes=8", *change]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_same_seed_gives_the_same_training(folder: Path, tmp_path: Path):
@@ -322,8 +327,9 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
         assert "no rationales of every label" in (tmp_path / "out" / "tables.md").read_text(), "contrast by people"
     assert run([*wanted, "--finished"]) == 0
     assert capsys.readouterr().out == out
-    assert run([*wanted, "--weight=3"]) == 2
-    assert "holds another experiment (changed: weight)" in capsys.readouterr().err
+    for change in (["--weight=3"], ["--weight=3", "--finished"]):
+        assert run([*wanted, *change]) == 2
+        assert "holds another experiment (changed: weight)" in capsys.readouterr().err
 
 
 def lessons(folder: Path, out: Path, **changed: Any) -> Lessons:

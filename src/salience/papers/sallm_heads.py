@@ -94,12 +94,17 @@ def students(lessons: Lessons) -> list[Student]:
     return [Student(name, seed, () if name == NONE else (NONE,)) for name in NAMES for seed in range(lessons.seeds)]
 
 
+def settings(measured: int) -> dict[str, Any]:
+    """What must not change between calls, besides the lessons."""
+    return {"measured": measured}
+
+
 def run(
     lessons: Lessons, *, measured: int = 60, workers: int = 1, report: Report = lambda _: None
 ) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
     work = HeadsWork(lessons, measured)
-    return run_students(lessons, work, students(lessons), {"measured": measured}, workers=workers, report=report)
+    return run_students(lessons, work, students(lessons), settings(measured), workers=workers, report=report)
 
 
 def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:

@@ -129,6 +129,11 @@ def _possible(lessons: Lessons, source: str, penalty: str) -> bool:
     return source not in (HUMAN, SHUFFLED_HUMAN) or (penalty != "contrast" and lessons.train.rationale is not None)
 
 
+def settings(agreement: float, shortcut: Shortcut) -> dict[str, Any]:
+    """What must not change between calls, besides the lessons."""
+    return {"agreement": agreement, "words": list(shortcut.words)}
+
+
 def run(
     lessons: Lessons,
     *,
@@ -140,8 +145,8 @@ def run(
     """Train all students of the experiment; if stopped, the same call resumes."""
     check_vocabulary(lessons.new_model(0), shortcut)
     work = ShortcutWork(lessons, agreement, shortcut)
-    settings = {"agreement": agreement, "words": list(shortcut.words)}
-    return run_students(lessons, work, students(lessons), settings, workers=workers, report=report)
+    own = settings(agreement, shortcut)
+    return run_students(lessons, work, students(lessons), own, workers=workers, report=report)
 
 
 def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:

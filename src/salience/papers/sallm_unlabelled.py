@@ -116,6 +116,11 @@ def students(lessons: Lessons) -> list[Student]:
     ]
 
 
+def settings(unlabelled: int) -> dict[str, Any]:
+    """What must not change between calls, besides the lessons."""
+    return {"unlabelled": unlabelled}
+
+
 def run(
     lessons: Lessons, *, unlabelled: int = 1000, workers: int = 1, report: Report = lambda _: None
 ) -> dict[Student, Facts]:
@@ -123,7 +128,7 @@ def run(
     if len(lessons.training_texts(0)) < lessons.texts + unlabelled:
         raise BadInput(f"{lessons.train.name} has fewer than {lessons.texts} + {unlabelled} labelled texts")
     work = UnlabelledWork(lessons, unlabelled)
-    return run_students(lessons, work, students(lessons), {"unlabelled": unlabelled}, workers=workers, report=report)
+    return run_students(lessons, work, students(lessons), settings(unlabelled), workers=workers, report=report)
 
 
 def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:

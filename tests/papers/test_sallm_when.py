@@ -15,7 +15,7 @@ from salience.cli import run
 from salience.data import source
 from salience.data.shortcuts import Shortcut
 from salience.errors import BadInput, SalienceError
-from salience.papers import sallm_heads
+from salience.papers import sallm_heads, sallm_unlabelled
 from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutWork
 from salience.papers.sallm_shortcut import rows as shortcut_rows
 from salience.papers.sallm_shortcut import students as shortcut_students
@@ -390,3 +390,23 @@ def test_a_wrong_decision_that_becomes_another_wrong_one_has_changed(folder: Pat
     changed = {row.name: row.changed for row in sallm_heads.rows(own, results)}
     assert changed["last layer"] is not None
     assert changed["last layer"].mean == pytest.approx(25.0)
+
+
+def test_as_many_labels_are_read_at_each_step_with_unlabelled_texts_and_without(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own = lessons(folder, tmp_path, texts=8)
+    read: dict[str, tuple[Any, int]] = {}
+
+    def fitted(_: Lessons, student: Student, train: Any, __: Any, recipe: Recipe = own.recipe) -> Any:
+        read[student.name] = train, -(-len(train) // recipe.batch)
+        return own.new_model(0)
+
+    monkeypatch.setattr(Lessons, "fitted", fitted)
+    for student in sallm_unlabelled.students(own):
+        sallm_unlabelled.UnlabelledWork(own, 28)(student)
+    assert {steps for _, steps in read.values()} == {5}, "36 texts of 8"
+    assert {sum(e.label is not None for e in train) for train, _ in read.values()} == {36}
+    explained, _ = read["explanations"]
+    assert sum(e.guide is not None for e in explained) == len(explained) == 36 + 28
+    assert len({e.id for e in explained if e.label is not None}) == 8

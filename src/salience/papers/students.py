@@ -74,11 +74,12 @@ class Lessons:
         labels = labels_in(texts_of(self.train, self.prints[0]), self.train.name)
         return load_to_train(self.model, labels, seed=seed, **self.options)
 
-    def fitted(self, student: Student, train: Sequence[Example], objective: Objective, *, epochs: int = 0) -> Model:
-        """A new model trained on these texts, for the epochs of the recipe unless others are given, and saved."""
+    def fitted(
+        self, student: Student, train: Sequence[Example], objective: Objective, recipe: Recipe | None = None
+    ) -> Model:
+        """A new model trained on these texts, by the recipe of all students unless another is given."""
         model = self.new_model(student.seed)
-        recipe = replace(self.recipe, seed=student.seed, epochs=epochs or self.recipe.epochs)
-        list(fit(model, train, objective=objective, recipe=recipe))
+        list(fit(model, train, objective=objective, recipe=replace(recipe or self.recipe, seed=student.seed)))
         return model
 
     def save(self, student: Student, model: Model) -> None:

@@ -22,8 +22,8 @@ NOTES = {
     "without the word, and the spoilt teacher is the student before teaching. Reliance is lower only where it is "
     "significantly lower than before and than with shuffled explanations, which mark as many tokens of each text.",
     "unlabelled": "The teacher learns the labelled texts and explains the unlabelled ones. All students are trained "
-    "for the same number of steps. Explanations help only where they are significantly better than the same student "
-    "without them and than shuffled ones.",
+    "for the same number of steps, with as many labels or pseudo-labels at each. Explanations help only where they are "
+    "significantly better than the same student without them and than shuffled ones.",
     "heads": "Which heads the penalty reads. The attention that is measured is that of the last layer, averaged over "
     "heads, whichever heads were trained: its mass on the tokens that the teacher's explanations mark, its "
     "comprehensiveness and sufficiency (lower is better), and its agreement with occlusion, which taught nobody. "

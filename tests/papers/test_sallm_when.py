@@ -13,10 +13,17 @@ import pytest
 from reviews import reviews
 from salience.cli import run
 from salience.data import source
+from salience.data.shortcuts import Shortcut
 from salience.errors import BadInput, SalienceError
+from salience.papers import sallm_heads, sallm_unlabelled
+from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutWork
+from salience.papers.sallm_shortcut import rows as shortcut_rows
+from salience.papers.sallm_shortcut import students as shortcut_students
 from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Training
 from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
+from salience.papers.students import Lessons, Student
 from salience.papers.trainings import Progress, in_order, results_of, run_all
+from salience.training.loop import Recipe
 from shapes import build
 
 # ------------------------------------------------------------------------------------------------------ the driver
@@ -129,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("when")
     build("bert").save(path / "model")
     for name, count in (("train", 48), ("test", 12)):
-        lines = [{"text": e.text, "label": e.label, "why": e.rationale} for e in reviews(count)]
+        lines = [{"text": e.text, "label": e.label, "why": e.rationale, "also": e.rationale} for e in reviews(count)]
         (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -253,8 +260,13 @@ def test_the_grid_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.
     assert "10 of 20 cells were run" in partly
     assert "all none" in partly
     assert "not run" in partly
-    assert run([*wanted, "--sizes=8", "--weight=2"]) == 2
-    assert "holds a grid with other settings (changed: weight)" in capsys.readouterr().err
+    for change, message in (
+        (["--weight=2"], "holds a grid with other settings (changed: weight)"),
+        (["--rationale=r=also"], "holds students of rationales that were read otherwise (changed: column)"),
+        (["--finished", f"--other=r:near={folder / 'test.jsonl'}"], "other texts of r (changed: tests/near)"),
+    ):
+        assert run([*wanted, "--sizes=8", *change]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_same_seed_gives_the_same_training(folder: Path, tmp_path: Path):
@@ -309,11 +321,92 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
     assert words[name] in out
     assert "trainings done" in err
     facts = json.loads((tmp_path / "out" / "result.json").read_text())
-    rows = {"shortcut": 14, "unlabelled": 6, "heads": 6}
+    rows = {"shortcut": 17, "unlabelled": 6, "heads": 6}
     assert len(facts["rows"]) == rows[name]
     if name == "shortcut":
         assert "no rationales of every label" in (tmp_path / "out" / "tables.md").read_text(), "contrast by people"
     assert run([*wanted, "--finished"]) == 0
     assert capsys.readouterr().out == out
-    assert run([*wanted, "--weight=3"]) == 2
-    assert "holds another experiment (changed: weight)" in capsys.readouterr().err
+    for change in (["--weight=3"], ["--weight=3", "--finished"]):
+        assert run([*wanted, *change]) == 2
+        assert "holds another experiment (changed: weight)" in capsys.readouterr().err
+
+
+def lessons(folder: Path, out: Path, **changed: Any) -> Lessons:
+    train, test = (source(folder / f"{name}.jsonl", label="label", rationale="why") for name in ("train", "test"))
+    recipe = Recipe(epochs=1, batch=8, rate=0.003)
+    named = {"train": train, "test": test, "texts": 8, "tested": None, "seeds": 1, "recipe": recipe, **changed}
+    return Lessons(str(folder / "model"), folder=out, **named)
+
+
+def test_a_control_marks_as_many_tokens_as_what_it_is_compared_with(folder: Path, tmp_path: Path):
+    work = ShortcutWork(lessons(folder, tmp_path), 0.95, Shortcut())
+    texts = work.lessons.training_texts(0)[:8]
+    guides: dict[str, list[Any]] = {}
+    for origin in (HUMAN, SHUFFLED_HUMAN):
+        guided = work._guided(Student(f"{origin}, attention", 0), texts, origin, "attention")
+        guides[origin] = [e.guide for e in guided]
+    assert guides[HUMAN] != guides[SHUFFLED_HUMAN]
+    assert [sum(g) for g in guides[HUMAN]] == [sum(g) for g in guides[SHUFFLED_HUMAN]]
+    right = {HUMAN: "1111", SHUFFLED_HUMAN: "0111", "shuffled": "0001"}
+    results = {
+        student: {"correct": {"clean": "1111", "contradicted": right.get(student.name.partition(", ")[0], "0000")}}
+        for student in shortcut_students(work.lessons)
+    }
+    own = {(row.source, row.penalty): row for row in shortcut_rows(work.lessons, results)}
+    difference = own[HUMAN, "attention"].against_shuffled
+    assert difference is not None
+    assert difference.mean == pytest.approx(-25.0)
+    assert own[SHUFFLED_HUMAN, "attention"].against_shuffled is None
+
+
+def test_attention_is_measured_on_texts_of_all_labels(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    measured: list[Any] = []
+
+    def monitor(examples: Any, *_: Any, **__: Any) -> Any:
+        measured.extend(examples)
+        return lambda _: dict.fromkeys(sallm_heads.MEASURES, 0.0)
+
+    monkeypatch.setattr(sallm_heads, "AttentionMonitor", monitor)
+    (tmp_path / "data").mkdir()
+    lines = sorted((folder / "test.jsonl").read_text().splitlines(), key=lambda line: json.loads(line)["label"])
+    (tmp_path / "data" / "test.jsonl").write_text("\n".join(lines))
+    by_label = lessons(folder, tmp_path / "out", test=source(tmp_path / "data" / "test.jsonl", label="label"))
+    sallm_heads.HeadsWork(by_label, 4)(Student("none", 0))
+    assert {e.label for e in measured} == {0, 1}
+
+
+def test_a_wrong_decision_that_becomes_another_wrong_one_has_changed(folder: Path, tmp_path: Path):
+    own = lessons(folder, tmp_path)
+    answers = {"none": [0, 1, 2, 0], "last layer": [0, 2, 2, 0]}  # the label of all texts is 0
+    results = {
+        student: {
+            "correct": {"test": "".join("01"[a == 0] for a in answers.get(student.name, answers["none"]))},
+            "answers": answers.get(student.name, answers["none"]),
+            "measures": dict.fromkeys(sallm_heads.MEASURES, 0.0),
+        }
+        for student in sallm_heads.students(own)
+    }
+    changed = {row.name: row.changed for row in sallm_heads.rows(own, results)}
+    assert changed["last layer"] is not None
+    assert changed["last layer"].mean == pytest.approx(25.0)
+
+
+def test_as_many_labels_are_read_at_each_step_with_unlabelled_texts_and_without(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own = lessons(folder, tmp_path, texts=8)
+    read: dict[str, tuple[Any, int]] = {}
+
+    def fitted(_: Lessons, student: Student, train: Any, __: Any, recipe: Recipe = own.recipe) -> Any:
+        read[student.name] = train, -(-len(train) // recipe.batch)
+        return own.new_model(0)
+
+    monkeypatch.setattr(Lessons, "fitted", fitted)
+    for student in sallm_unlabelled.students(own):
+        sallm_unlabelled.UnlabelledWork(own, 28)(student)
+    assert {steps for _, steps in read.values()} == {5}, "36 texts of 8"
+    assert {sum(e.label is not None for e in train) for train, _ in read.values()} == {36}
+    explained, _ = read["explanations"]
+    assert sum(e.guide is not None for e in explained) == len(explained) == 36 + 28
+    assert len({e.id for e in explained if e.label is not None}) == 8

@@ -192,7 +192,7 @@ def _results(experiment: Any, lessons: "Lessons", options: dict[str, Any], own: 
     from salience.papers.students import finished
 
     if options["finished"]:
-        return finished(lessons, experiment.students(lessons))
+        return finished(lessons, experiment.students(lessons), experiment.settings(**own))
     with reporting(options["quiet"], options["workers"]) as (report, _):
         return experiment.run(lessons, workers=options["workers"], report=report, **own)
 

@@ -1,7 +1,8 @@
 """Which heads and layers should a penalty on attention read, if behaviour is to change rather than attention alone?
 
-Every student is measured by the attention of its last layer, whichever heads were trained: its faithfulness, and its
-agreement with a method that taught nobody. How many decisions differ from those of the teacher says what else changed.
+Every student is measured by the attention of its last layer, whichever heads were trained: its mass on the tokens that
+the teacher's explanations mark, its faithfulness, and its agreement with a method that taught nobody. How many
+decisions differ from those of the teacher says what else changed.
 """
 
 from collections.abc import Mapping
@@ -11,17 +12,19 @@ from typing import Any
 import numpy as np
 
 from salience.core.stats import Difference, Spread
+from salience.data.examples import sampled
 from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.distillation import AGREEING
 from salience.training.guides import shuffled_guides
-from salience.training.monitors import AttentionMonitor, agreeing_heads, correct, important_heads
+from salience.training.loop import labels_of
+from salience.training.monitors import AttentionMonitor, agreeing_heads, important_heads, predicted
 from salience.training.objectives import Objective, attention_to_explanation, regularised
 
 NONE, SHUFFLED = "none", "shuffled, last layer"
 CHOICES = ("last layer", "all layers", "agreeing heads", "important heads")
 NAMES = (NONE, *CHOICES, SHUFFLED)
-MEASURES = ("comprehensiveness", "sufficiency", "held_out_agreement")
+MEASURES = ("attention_mass", "comprehensiveness", "sufficiency", "held_out_agreement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,17 @@ class HeadsWork:
                 guided = shuffled_guides(teacher, guided, seed=student.seed)
             chosen = self._settings(student, teacher, guided)
             model = lessons.fitted(student, guided, regularised(attention_to_explanation, lessons.weight, **chosen))
-        held_out = lessons.explained(teacher, tests[: self.measured])
+        held_out = lessons.explained(teacher, sampled(tests, self.measured))
         other = "occlusion" if lessons.method != "occlusion" else "gradient"
         measures = AttentionMonitor(held_out, Objective(), held_out=other)(model)
+        answers = predicted(model, tests)
         return {
             "name": student.name,
             "seed": student.seed,
-            "correct": {"test": marks(correct(model, tests))},
+            "correct": {
+                "test": marks([a == b for a, b in zip(answers, labels_of(model, tests).tolist(), strict=True)])
+            },
+            "answers": answers,
             "measures": {name: measures[name] for name in MEASURES},
         }
 
@@ -87,12 +94,17 @@ def students(lessons: Lessons) -> list[Student]:
     return [Student(name, seed, () if name == NONE else (NONE,)) for name in NAMES for seed in range(lessons.seeds)]
 
 
+def settings(measured: int) -> dict[str, Any]:
+    """What must not change between calls, besides the lessons."""
+    return {"measured": measured}
+
+
 def run(
     lessons: Lessons, *, measured: int = 60, workers: int = 1, report: Report = lambda _: None
 ) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
     work = HeadsWork(lessons, measured)
-    return run_students(lessons, work, students(lessons), {"measured": measured}, workers=workers, report=report)
+    return run_students(lessons, work, students(lessons), settings(measured), workers=workers, report=report)
 
 
 def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
@@ -106,9 +118,14 @@ def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
         if name not in whole:
             listed.append(Row(name, None))
             continue
-        changed = None
-        if name in pairs:  # binary or not, a decision that is right in one model and wrong in the other has changed
-            changed = spread(100.0 * np.not_equal(*pairs[name]))
+        changed = (
+            spread(100.0 * np.not_equal(_answers(results, name), _answers(results, NONE))) if name in pairs else None
+        )
         measures = {m: Spread(tuple(results[s]["measures"][m] for s in results if s.name == name)) for m in MEASURES}
         listed.append(Row(name, spread(tables[name]), changed, measures, found.get(name)))
     return listed
+
+
+def _answers(results: Mapping[Student, Facts], name: str) -> np.ndarray:
+    """The predicted label of every seed and test text."""
+    return np.array([results[s]["answers"] for s in sorted(results, key=lambda s: s.seed) if s.name == name])

@@ -25,9 +25,12 @@ from salience.training.objectives import (
 )
 from salience.trials.shortcuts import check_vocabulary
 
-CLEAN, SPOILT, HUMAN, SHUFFLED = "clean teacher", "spoilt teacher", "human rationales", "shuffled"
-SOURCES = (CLEAN, HUMAN, SPOILT, SHUFFLED)
-"""Where explanations come from; shuffled ones are those of the clean teacher at random tokens."""
+CLEAN, SPOILT, HUMAN = "clean teacher", "spoilt teacher", "human rationales"
+SHUFFLED, SHUFFLED_HUMAN = "shuffled", "shuffled human rationales"
+CONTROLS = {CLEAN: SHUFFLED, HUMAN: SHUFFLED_HUMAN, SPOILT: SHUFFLED}
+"""Where explanations come from, and the control with as many marked tokens in each text, drawn at random."""
+
+SOURCES = (*CONTROLS, SHUFFLED, SHUFFLED_HUMAN)
 
 PENALTIES = {"attention": attention_to_explanation, "input gradient": gradient_to_explanation, "contrast": contrast}
 WEIGHTS = {"attention": 1.0, "input gradient": 0.1, "contrast": 1.0}
@@ -52,7 +55,7 @@ class Row:
     @property
     def verdict(self) -> str:
         before, control = self.against_before, self.against_shuffled
-        if before is None or self.source == SHUFFLED:
+        if before is None or self.source not in CONTROLS:
             return ""
         if not before.clear:
             return "no difference"
@@ -100,25 +103,35 @@ class ShortcutWork:
 
     def _guided(self, student: Student, texts: list[Example], source: str, penalty: str) -> list[Example]:
         lessons = self.lessons
-        if source == HUMAN:
-            return by_rationales(lessons.new_model(student.seed), texts)
-        teacher = lessons.teacher(student.teachers[0], student.seed)
-        labels = range(len(teacher.labels)) if penalty == "contrast" else None
-        guided = lessons.explained(teacher, texts, labels)
-        return shuffled_guides(teacher, guided, seed=student.seed) if source == SHUFFLED else guided
+        if source in (HUMAN, SHUFFLED_HUMAN):
+            model = lessons.new_model(student.seed)
+            guided = by_rationales(model, texts)
+        else:
+            model = lessons.teacher(student.teachers[0], student.seed)
+            guided = lessons.explained(model, texts, range(len(model.labels)) if penalty == "contrast" else None)
+        return guided if source in CONTROLS else shuffled_guides(model, guided, seed=student.seed)
 
 
 def students(lessons: Lessons) -> list[Student]:
-    """All students: teachers first, then penalty by penalty. Rationales are of one label, which contrast cannot use."""
+    """All students: teachers first, then penalty by penalty."""
     seeds = range(lessons.seeds)
     listed = [Student(name, seed) for name in (CLEAN, SPOILT) for seed in seeds]
     for penalty in PENALTIES:
         for source in SOURCES:
-            if source == HUMAN and (penalty == "contrast" or lessons.train.rationale is None):
-                continue
-            teachers = () if source == HUMAN else (SPOILT if source == SPOILT else CLEAN,)
-            listed += [Student(f"{source}, {penalty}", seed, teachers) for seed in seeds]
+            if _possible(lessons, source, penalty):
+                teachers = {SPOILT: (SPOILT,), HUMAN: (), SHUFFLED_HUMAN: ()}.get(source, (CLEAN,))
+                listed += [Student(f"{source}, {penalty}", seed, teachers) for seed in seeds]
     return listed
+
+
+def _possible(lessons: Lessons, source: str, penalty: str) -> bool:
+    """Rationales are of one label, which contrast cannot use."""
+    return source not in (HUMAN, SHUFFLED_HUMAN) or (penalty != "contrast" and lessons.train.rationale is not None)
+
+
+def settings(agreement: float, shortcut: Shortcut) -> dict[str, Any]:
+    """What must not change between calls, besides the lessons."""
+    return {"agreement": agreement, "words": list(shortcut.words)}
 
 
 def run(
@@ -132,8 +145,8 @@ def run(
     """Train all students of the experiment; if stopped, the same call resumes."""
     check_vocabulary(lessons.new_model(0), shortcut)
     work = ShortcutWork(lessons, agreement, shortcut)
-    settings = {"agreement": agreement, "words": list(shortcut.words)}
-    return run_students(lessons, work, students(lessons), settings, workers=workers, report=report)
+    own = settings(agreement, shortcut)
+    return run_students(lessons, work, students(lessons), own, workers=workers, report=report)
 
 
 def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
@@ -144,16 +157,17 @@ def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
     clean = {name: spread(table_of(results, name, "clean")) for name in whole}
     pairs: dict[str, Any] = {}
     for name in whole - {CLEAN, SPOILT}:
-        shuffled = f"{SHUFFLED}, {name.partition(', ')[2]}"
+        source, _, penalty = name.partition(", ")
+        shuffled = f"{CONTROLS.get(source)}, {penalty}"
         pairs |= {f"{name}/before": (follows[name], follows[SPOILT])} if SPOILT in whole else {}
-        pairs |= {f"{name}/control": (follows[name], follows[shuffled])} if shuffled in whole - {name} else {}
+        pairs |= {f"{name}/control": (follows[name], follows[shuffled])} if shuffled in whole else {}
     differences = compared(dict(sorted(pairs.items())))
 
     def row(source: str, penalty: str) -> Row:
         name = f"{source}, {penalty}" if penalty else source
         if name not in whole:
-            none = source == HUMAN and (penalty == "contrast" or lessons.train.rationale is None)
-            return Row(source, penalty, None, None, note="no rationales of every label" if none else "not run")
+            possible = not penalty or _possible(lessons, source, penalty)
+            return Row(source, penalty, None, None, note="not run" if possible else "no rationales of every label")
         before, control = (differences.get(f"{name}/{other}") for other in ("before", "control"))
         return Row(source, penalty, spread(follows[name]), clean[name], before, control)
 

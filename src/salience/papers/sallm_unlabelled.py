@@ -2,21 +2,21 @@
 
 The teacher learns the labelled texts. Students also see the unlabelled ones: with the teacher's predictions as labels,
 with its explanations as a penalty on attention, or with both. All students are trained for the same number of steps.
+Where only the labelled texts have a label, they are repeated, so that as many labels are read at each step.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from salience.core.rows import predict
 from salience.core.stats import Difference, Spread
 from salience.core.types import Model
-from salience.data.examples import Example, encode_examples
+from salience.data.examples import Example
 from salience.errors import BadInput
 from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.guides import shuffled_guides
-from salience.training.monitors import correct
+from salience.training.monitors import correct, predicted
 from salience.training.objectives import Objective, attention_to_explanation, regularised
 
 TEACHER, PSEUDO = "labelled only", "pseudo-labels"
@@ -70,8 +70,9 @@ class UnlabelledWork:
     lessons: Lessons
     unlabelled: int
 
-    def cost(self, _: Student) -> float:
-        return 1.0
+    def cost(self, student: Student) -> float:
+        """Explanations alone come on top of repeated labelled texts."""
+        return 2.0 if student.name in (EXPLAINED, CONTROLS[EXPLAINED]) else 1.0
 
     def __call__(self, student: Student) -> Facts:
         lessons = self.lessons
@@ -80,42 +81,47 @@ class UnlabelledWork:
         return {"name": student.name, "seed": student.seed, "correct": {"test": marks(right)}}
 
     def _trained(self, student: Student) -> Model:
-        lessons = self.lessons
-        texts = lessons.training_texts(student.seed)
-        labelled, more = texts[: lessons.texts], texts[lessons.texts : lessons.texts + self.unlabelled]
+        lessons, count = self.lessons, self.lessons.texts
+        texts = lessons.training_texts(student.seed)[: count + self.unlabelled]
         if student.name == TEACHER:
-            batch = lessons.recipe.batch
-            steps = -(-(len(labelled) + len(more)) // batch) * lessons.recipe.epochs
-            model = lessons.fitted(student, labelled, Objective(), epochs=-(-steps // -(-len(labelled) // batch)))
+            model = lessons.fitted(student, _repeated(texts[:count], len(texts)), Objective())
             lessons.save(student, model)
             return model
         teacher = lessons.teacher(TEACHER, student.seed)
-        guided = self._taught(student, teacher, [*labelled, *_answered(teacher, more)], {e.id for e in more})
-        penalised = student.name != PSEUDO
-        objective = regularised(attention_to_explanation, lessons.weight) if penalised else Objective()
-        return lessons.fitted(student, guided, objective)
-
-    def _taught(self, student: Student, teacher: Model, texts: list[Example], more: set[str]) -> list[Example]:
+        texts[count:] = _answered(teacher, texts[count:])
         if student.name == PSEUDO:
-            return texts
-        guided = self.lessons.explained(teacher, texts)
+            return lessons.fitted(student, texts, Objective())
+        objective, guided = regularised(attention_to_explanation, lessons.weight), lessons.explained(teacher, texts)
         if student.name in CONTROLS.values():
             guided = shuffled_guides(teacher, guided, seed=student.seed)
         if student.name in (BOTH, CONTROLS[BOTH]):
-            return guided
-        return [replace(e, label=None) if e.id in more else e for e in guided]
+            return lessons.fitted(student, guided, objective)
+        # The texts without labels come on top of the labelled texts of each step, which are as many as the teacher's.
+        more = [replace(e, label=None) for e in guided[count:]]
+        read = [*_repeated(guided[:count], len(texts)), *more]
+        steps = -(-len(texts) // lessons.recipe.batch)
+        return lessons.fitted(student, read, objective, replace(lessons.recipe, batch=-(-len(read) // steps)))
+
+
+def _repeated(texts: list[Example], count: int) -> list[Example]:
+    """The texts again and again, until there are this many."""
+    return [texts[i % len(texts)] for i in range(count)]
 
 
 def _answered(teacher: Model, texts: list[Example]) -> list[Example]:
     """The texts with the predictions of the teacher as labels."""
-    answers = predict(teacher, encode_examples(teacher, texts)).argmax(1).tolist()
-    return [replace(e, label=answer) for e, answer in zip(texts, answers, strict=True)]
+    return [replace(e, label=answer) for e, answer in zip(texts, predicted(teacher, texts), strict=True)]
 
 
 def students(lessons: Lessons) -> list[Student]:
     return [
         Student(name, seed, () if name == TEACHER else (TEACHER,)) for name in NAMES for seed in range(lessons.seeds)
     ]
+
+
+def settings(unlabelled: int) -> dict[str, Any]:
+    """What must not change between calls, besides the lessons."""
+    return {"unlabelled": unlabelled}
 
 
 def run(
@@ -125,7 +131,7 @@ def run(
     if len(lessons.training_texts(0)) < lessons.texts + unlabelled:
         raise BadInput(f"{lessons.train.name} has fewer than {lessons.texts} + {unlabelled} labelled texts")
     work = UnlabelledWork(lessons, unlabelled)
-    return run_students(lessons, work, students(lessons), {"unlabelled": unlabelled}, workers=workers, report=report)
+    return run_students(lessons, work, students(lessons), settings(unlabelled), workers=workers, report=report)
 
 
 def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:

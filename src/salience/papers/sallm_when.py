@@ -21,7 +21,7 @@ from salience.explanations.explainer import prepare
 from salience.methods import METHODS
 from salience.models import load, load_to_train
 from salience.models.loading import knows
-from salience.papers.trainings import Facts, Report, marks, results_of, run_all, texts_of
+from salience.papers.trainings import Facts, Report, claim_rationales, marks, results_of, run_all, texts_of
 from salience.training.distillation import save_model
 from salience.training.guides import FORMS, Form, by_rationales, by_teacher, shuffled_guides
 from salience.training.loop import Recipe, fit
@@ -294,9 +294,7 @@ def run(
         experiment = prepared(model, data, folder, plan, options, say)
         claim(folder / "grid.json", _settings(experiment), "a grid with other settings")
         for one in data:
-            sources = {"train": one.train, **{f"tests/{name}": source for name, source in one.tests.items()}}
-            content = {name: experiment.print_of(source) for name, source in sources.items()}
-            claim(folder / f"data-{one.name}.json", content, f"the results of other texts of {one.name}")
+            _claim(experiment, one)
         (folder / "trainings").mkdir(exist_ok=True)
         rate = _rate(experiment)
         return experiment, run_all(
@@ -317,7 +315,19 @@ def finished(
         raise BadInput(f"{folder} holds no grid; run the command without --finished first")
     experiment = prepared(model, data, folder, plan, options, lambda _: None)
     claim(folder / "grid.json", _settings(experiment), "a grid with other settings")
+    for one in data:
+        if (folder / f"data-{one.name}.json").exists():
+            _claim(experiment, one)
     return experiment, results_of(folder / "trainings", experiment.jobs())
+
+
+def _claim(experiment: Experiment, data: DataSet) -> None:
+    """Refuse a folder that holds the results of other texts or rationales of a data set."""
+    sources = {"train": data.train, **{f"tests/{name}": source for name, source in data.tests.items()}}
+    content = {name: experiment.print_of(source) for name, source in sources.items()}
+    claim(experiment.folder / f"data-{data.name}.json", content, f"the results of other texts of {data.name}")
+    if data.rationales:
+        claim_rationales(experiment.folder / f"rationales-{data.name}.json", data.train)
 
 
 def prepared(

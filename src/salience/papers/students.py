@@ -16,7 +16,7 @@ from salience.data.examples import Example, labels_in, sampled
 from salience.errors import BadInput
 from salience.explanations.explainer import prepare
 from salience.models import load, load_to_train
-from salience.papers.trainings import Facts, Report, Work, results_of, run_all, texts_of
+from salience.papers.trainings import Facts, Report, Work, claim_rationales, results_of, run_all, texts_of
 from salience.training.distillation import save_model
 from salience.training.guides import by_teacher
 from salience.training.loop import Recipe, fit
@@ -74,11 +74,12 @@ class Lessons:
         labels = labels_in(texts_of(self.train, self.prints[0]), self.train.name)
         return load_to_train(self.model, labels, seed=seed, **self.options)
 
-    def fitted(self, student: Student, train: Sequence[Example], objective: Objective, *, epochs: int = 0) -> Model:
-        """A new model trained on these texts, for the epochs of the recipe unless others are given, and saved."""
+    def fitted(
+        self, student: Student, train: Sequence[Example], objective: Objective, recipe: Recipe | None = None
+    ) -> Model:
+        """A new model trained on these texts, by the recipe of all students unless another is given."""
         model = self.new_model(student.seed)
-        recipe = replace(self.recipe, seed=student.seed, epochs=epochs or self.recipe.epochs)
-        list(fit(model, train, objective=objective, recipe=recipe))
+        list(fit(model, train, objective=objective, recipe=replace(recipe or self.recipe, seed=student.seed)))
         return model
 
     def save(self, student: Student, model: Model) -> None:
@@ -106,25 +107,31 @@ def run_students(
     if (count := len(lessons.training_texts(0))) < lessons.texts:
         raise BadInput(f"{lessons.train.name} has {count} labelled texts; {lessons.texts} are needed")
     with locked(lessons.folder, "settings.json"):
-        facts = {"model": lessons.model, "texts": lessons.texts, "tested": lessons.tested, "weight": lessons.weight}
-        recipe = {name: getattr(lessons.recipe, name) for name in ("epochs", "batch", "rate")}
-        shared = {
-            **facts,
-            "share": lessons.share,
-            "method": lessons.method,
-            "recipe": recipe,
-            "data": lessons.prints[0],
-        }
-        claim(lessons.folder / "settings.json", {**shared, "test": lessons.prints[1], **settings}, "another experiment")
+        _claim(lessons, settings)
         (folder := lessons.folder / "trainings").mkdir(exist_ok=True)
         return run_all(work, students, folder, workers=workers, report=report)
 
 
-def finished(lessons: Lessons, students: Sequence[Student]) -> dict[Student, Facts]:
+def finished(lessons: Lessons, students: Sequence[Student], settings: Mapping[str, Any]) -> dict[Student, Facts]:
     """The results of the students that are trained, also while others are being trained."""
     if not (lessons.folder / "settings.json").exists():
         raise BadInput(f"{lessons.folder} holds no trainings; run the command without --finished first")
+    _claim(lessons, settings)
     return results_of(lessons.folder / "trainings", students)
+
+
+def _claim(lessons: Lessons, settings: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds the students of other settings."""
+    named = ("model", "texts", "tested", "weight", "share", "method")
+    facts = {
+        **{name: getattr(lessons, name) for name in named},
+        "recipe": {name: getattr(lessons.recipe, name) for name in ("epochs", "batch", "rate")},
+        "data": lessons.prints[0],
+        "test": lessons.prints[1],
+    }
+    claim(lessons.folder / "settings.json", {**facts, **settings}, "another experiment")
+    if lessons.train.rationale is not None:
+        claim_rationales(lessons.folder / "rationales.json", lessons.train)
 
 
 def prints(train: Source, test: Source) -> tuple[str, str]:

@@ -20,13 +20,14 @@ NOTES = {
     "shortcut": "A word that agrees with the label is inserted into the training texts. Test texts hold the word of "
     "the other label; the first column is the share of decisions that follow it. The clean teacher learnt the texts "
     "without the word, and the spoilt teacher is the student before teaching. Reliance is lower only where it is "
-    "significantly lower than before and than with shuffled explanations.",
+    "significantly lower than before and than with shuffled explanations, which mark as many tokens of each text.",
     "unlabelled": "The teacher learns the labelled texts and explains the unlabelled ones. All students are trained "
-    "for the same number of steps. Explanations help only where they are significantly better than the same student "
-    "without them and than shuffled ones.",
-    "heads": "Which heads the penalty reads. Comprehensiveness, sufficiency (lower is better) and agreement with "
-    "occlusion, which taught nobody, are those of the attention of the last layer, averaged over heads, whichever "
-    "heads were trained. Heads are selected in the teacher.",
+    "for the same number of steps, with as many labels or pseudo-labels at each. Explanations help only where they are "
+    "significantly better than the same student without them and than shuffled ones.",
+    "heads": "Which heads the penalty reads. The attention that is measured is that of the last layer, averaged over "
+    "heads, whichever heads were trained: its mass on the tokens that the teacher's explanations mark, its "
+    "comprehensiveness and sufficiency (lower is better), and its agreement with occlusion, which taught nobody. "
+    "Decisions changed are those that differ from the student without teaching. Heads are selected in the teacher.",
 }
 TITLES = {
     "shortcut": "Does teaching with explanations remove the reliance on a planted word?",

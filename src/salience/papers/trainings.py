@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from salience.core.files import write_json
+from salience.core.files import claim, write_json
 from salience.data import Source
 from salience.data.examples import Example, examples
 from salience.errors import BadInput, SalienceError
@@ -195,6 +195,11 @@ def _result(future: Future[Facts]) -> Facts:
 def texts_of(source: Source, content: str) -> tuple[Example, ...]:
     """The texts of a source, read once in every process; ``content`` identifies what its files hold."""
     return tuple(examples(source))
+
+
+def claim_rationales(file: Path, train: Source) -> None:
+    """Refuse a folder whose students learnt from rationales that were read otherwise."""
+    claim(file, {"column": train.rationale, "spans": train.spans}, "students of rationales that were read otherwise")
 
 
 def marks(right: Sequence[bool]) -> str:

@@ -37,9 +37,14 @@ def accuracy(model: Model, examples: Sequence[Example]) -> float:
     return _accuracy(model, predict(model, encode_examples(model, labelled)), labels_of(model, labelled).cpu())
 
 
+def predicted(model: Model, examples: Sequence[Example]) -> list[int]:
+    """The column of the predicted label of each text, for a classifier with one label per text."""
+    return predict(model, encode_examples(model, examples)).argmax(1).tolist()
+
+
 def correct(model: Model, examples: Sequence[Example]) -> list[bool]:
     """Whether each text is classified correctly, for a classifier with one label per text."""
-    return (predict(model, encode_examples(model, examples)).argmax(1) == labels_of(model, examples).cpu()).tolist()
+    return [a == b for a, b in zip(predicted(model, examples), labels_of(model, examples).tolist(), strict=True)]
 
 
 def _accuracy(model: Model, logits: Tensor, labels: Tensor) -> float:

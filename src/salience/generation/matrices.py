@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from salience.core.erasure import Replacement, replaced
@@ -33,10 +33,11 @@ class Forced:
         with model.executor.lock, torch.no_grad():
             return cls(model, batch, answers, model.force(batch, answers), kind)
 
-    def values(self, logits: Float[Tensor, "*n t v"]) -> Float[Tensor, "*n t"]:
-        """f_t of every token of the answer."""
+    def values(self, logits: Float[Tensor, "*n t v"], steps: Int[Tensor, " t"] | None = None) -> Float[Tensor, "*n t"]:
+        """f_t of every token of the answer, or of those at ``steps``."""
         flat = on_scale(logits.flatten(0, -2), self.kind, "softmax").view(logits.shape)
-        words = self.answers.outputs[0].expand(logits.shape[:-1])
+        outputs = self.answers.outputs[0]
+        words = (outputs if steps is None else outputs[steps]).expand(logits.shape[:-1])
         return flat.gather(-1, words[..., None])[..., 0]
 
 
@@ -126,10 +127,11 @@ def _gradients(step: Forced) -> tuple[Float[Tensor, "1 s d"], Float[Tensor, "t s
     rows = [e[0]] * t
 
     def work(items: list[int]) -> Tensor:
+        steps = torch.tensor(items, device=e.device)
         with model.executor.lock, torch.enable_grad():
             own = e.expand(len(items), -1, -1).clone().requires_grad_()
-            values = step.values(model.force(*_copies(step, len(items)), embeddings=own).logits)
-            (gradients,) = torch.autograd.grad(values[torch.arange(len(items)), torch.tensor(items)].sum(), own)
+            logits = model.force(*_copies(step, len(items)), embeddings=own, step=steps).logits[:, 0]
+            (gradients,) = torch.autograd.grad(step.values(logits, steps).sum(), own)
         return gradients
 
     for items, gradients in model.executor.run([n + t] * t, work):

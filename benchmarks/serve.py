@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rows", 100_000), ("repeats", 20), ("clients", 16), ("seconds", 60), ("requests", 5000)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/serve.json"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/serve.json"))
     given = parser.parse_args()
     with TemporaryDirectory() as place:
         out = Path(place, "out")

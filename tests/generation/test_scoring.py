@@ -422,4 +422,21 @@ def test_as_many_tokens_are_explained_at_once_as_there_is_room_for(method: str, 
     again = explain_answer(lm, PROMPT, method, answer=ANSWER, **settings)
     assert set(counts[:-1]) == {2}
     assert sum(counts) == len(whole.answer_tokens) + 1  # and the whole answer
-    assert again.total == pytest.approx(whole.total, abs=1e-6)
+    assert again.total == pytest.approx(whole.total, abs=1e-5)
+
+
+def test_the_gradients_of_the_whole_answer_are_the_sum_of_those_of_its_tokens(monkeypatch: pytest.MonkeyPatch):
+    """So a matrix takes one backward pass per token, and the total of a norm is that of the sum."""
+    lm, passes, grad = model("llama_lm"), list[int](), torch.autograd.grad
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        passes.append(1)
+        return grad(*arguments, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    for method in ("gradient", "input_x_gradient", "lrp"):
+        passes.clear()
+        matrix = explain_answer(lm, PROMPT, method, answer=ANSWER)
+        assert len(passes) == len(matrix.answer_tokens)
+        alone = explain_answer(lm, PROMPT, method, answer=ANSWER, per="answer")
+        assert matrix.total == pytest.approx(alone.total, rel=1e-4, abs=1e-5)

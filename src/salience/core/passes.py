@@ -284,8 +284,8 @@ def differentiate(
             output.hidden if Needs.HIDDEN in needs else (),
             output.attention if Needs.ATTENTION_GRADIENT in needs else (),
         )
-        values = _values(resolved(logits), len(rows) == len(batch))
-        gradients = iter(_by_row(_gradients(values, [x for group in groups for x in group])))
+        values, summed = _values(resolved, logits, len(rows) == len(batch))
+        gradients = iter(_by_row(_gradients(values, [x for group in groups for x in group]), summed))
     own, hidden, attention = (tuple(islice(gradients, len(group))) for group in groups)
     seen = _expanded(_detached(output), len(rows))
     return Pass(model, rows, resolved, seen, own[0] if own else None, hidden, attention)
@@ -304,12 +304,13 @@ def _block_by_block(
     rows = _rows(batch, target)
     logits = _finite(chain.output, model).logits.expand(len(rows), -1)
     resolved = _resolved(model, target, logits)
-    gradients = _gradients(_values(resolved(logits), len(rows) == len(batch)), [chain.last])
+    values, summed = _values(resolved, logits, len(rows) == len(batch))
+    gradients = _gradients(values, [chain.last])
     with within():
         for block, x in zip(reversed(chain.blocks), reversed(chain.inputs), strict=True):
             entering = x.detach().requires_grad_()
             gradients = _gradients(block(entering), [entering], gradients)
-    (gradient,) = _by_row(_gradients(chain.first, [leaf], gradients))
+    (gradient,) = _by_row(_gradients(chain.first, [leaf], gradients), summed)
     return Pass(model, rows, resolved, _expanded(_detached(chain.output), len(rows)), gradient)
 
 
@@ -324,14 +325,23 @@ def _gradients(
     ]
 
 
-def _by_row(gradients: Sequence[tuple[Tensor, ...]]) -> Sequence[Tensor]:
-    """The gradients of every input, those of all numbers in one tensor."""
-    return gradients[0] if len(gradients) == 1 else [torch.cat(same) for same in zip(*gradients, strict=True)]
+def _by_row(gradients: Sequence[tuple[Tensor, ...]], summed: bool) -> Sequence[Tensor]:
+    """The gradients of every input, those of all numbers in one tensor; if ``summed``, with a last row, their sum."""
+    rows = (
+        [*gradients, tuple(torch.stack(same).sum(0) for same in zip(*gradients, strict=True))] if summed else gradients
+    )
+    return rows[0] if len(rows) == 1 else [torch.cat(same) for same in zip(*rows, strict=True)]
 
 
-def _values(values: Float[Tensor, " n"], together: bool) -> Float[Tensor, " m"]:
-    """The numbers to differentiate: their sum where each has a text of its own."""
-    return values.sum()[None] if together else values
+def _values(target: Targets, logits: Float[Tensor, "n c"], together: bool) -> tuple[Float[Tensor, " m"], bool]:
+    """The numbers to differentiate, and whether one that is the sum of the others was left out.
+
+    Where each number has a text of its own, the sum of all has the gradients of each.
+    """
+    values = target(logits)
+    if together:
+        return values.sum()[None], False
+    return (values[:-1], True) if target.sums else (values, False)
 
 
 def resolve(model: Model, target: Sequence[Target], logits: Float[Tensor, "b c"]) -> Targets:

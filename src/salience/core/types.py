@@ -188,7 +188,7 @@ class Targets:
 
     ``value`` is that number for the unchanged texts, if known, so that methods need not compute it again. ``read_from``
     is the weight of each position of the last layer that the number is computed from, if it depends on the label and
-    not only on the text.
+    not only on the text. With ``sums``, the last number is the sum of all others, and so are its gradients.
     """
 
     labels: Int[Tensor, " b"]
@@ -197,6 +197,7 @@ class Targets:
     link: Link
     value: Float[Tensor, " b"] | None = None
     read_from: Float[Tensor, "b t"] | None = None
+    sums: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -63,7 +63,8 @@ def _targets(model: Model, batch: Batch, steps: Sequence[int]) -> Targets:
     whole = model.read_from(batch)[0]
     at = whole.nonzero()[:, 0]
     each = torch.cat([torch.nn.functional.one_hot(at, batch.width).to(whole), whole[None]])
-    return Targets(labels, None, "logit", "identity", read_from=each[labels])
+    whole_last = len(steps) > 1 and list(steps) == list(range(len(each)))
+    return Targets(labels, None, "logit", "identity", read_from=each[labels], sums=whole_last)
 
 
 def _groups(methods: Sequence[Configured]) -> list[list[Configured]]:
@@ -102,6 +103,9 @@ def _parts(model: Model, batch: Batch, group: Sequence[Configured], targets: Tar
     elif Needs.ATTENTION in needs:
         numbers += width**2
     count = max(1, ROOM // (4 * numbers))
+    if count >= len(targets):
+        yield targets
+        return
     for start in range(0, len(targets), count):
         yield targets.take(slice(start, start + count))
 

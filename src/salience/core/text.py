@@ -213,6 +213,11 @@ def unread(text: str, kept: Sequence[Span], lost: Sequence[Span]) -> list[Span]:
     return [_trimmed(text, (a, b)) for a, b in ((start, first), (last, end)) if text[a:b].strip()]
 
 
+def overlaps(span: Span, others: Iterable[Span]) -> bool:
+    """Whether a span shares a character with any of the others."""
+    return any(span[0] < end and start < span[1] for start, end in others)
+
+
 def _trimmed(text: str, span: Span) -> Span:
     """Trim white space at both ends, unless the span is all white space."""
     start, end = span

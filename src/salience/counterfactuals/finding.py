@@ -1,6 +1,6 @@
 """Counterfactuals of single texts: the smallest edits that change a decision."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -8,7 +8,7 @@ import torch
 
 from salience.core.characters import to_json
 from salience.core.target import Target
-from salience.core.text import Span
+from salience.core.text import overlaps
 from salience.core.types import Model
 from salience.counterfactuals.edits import EDITS, Edit, EditKind, Words, like, words_changed
 from salience.counterfactuals.filling import Filler, filler_of
@@ -216,7 +216,7 @@ class Problem:
     @classmethod
     def of(cls, model: Model, text: str, to: int | None, proposals: Proposals) -> "Problem":
         words, (encoded,) = Words.of(text), encode_silently(model, [text])
-        places = tuple(at for at in words.editable if not _overlaps(words.spans[at], encoded.unseen))
+        places = tuple(at for at in words.editable if not overlaps(words.spans[at], encoded.unseen))
         if not places:
             raise NothingToEdit(f"the text {text[:60]!r} has no word to edit")
         judge = Judge(model, words)
@@ -240,10 +240,6 @@ class Problem:
         label = best if self.goal.reached(p) or self.goal.to is None else self.goal.to
         share = changed / len(self.words)
         return Counterfactual(text, state, self.judge.model.label(label), float(p[label]), changed, share)
-
-
-def _overlaps(span: Span, others: Iterable[Span]) -> bool:
-    return any(span[0] < end and span[1] > start for start, end in others)
 
 
 def word_scores(e: Explanation, words: Words) -> list[float]:

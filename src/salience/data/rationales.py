@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from salience.core.text import Encoded, Span
+from salience.core.text import Encoded, Span, overlaps
 from salience.errors import BadInput
 
 
@@ -20,6 +20,6 @@ def marked(spans: Iterable[Span], encoded: Encoded) -> tuple[float, ...]:
                 f"{encoded.text[:60]!r}"
             )
     return tuple(
-        float(not special and any(a < end and start < b for start, end in marks))
-        for (a, b), special in zip(encoded.offsets, encoded.special, strict=True)
+        float(not special and overlaps(span, marks))
+        for span, special in zip(encoded.offsets, encoded.special, strict=True)
     )

@@ -15,7 +15,7 @@ import numpy as np
 from salience.core.shares import percent
 from salience.core.stats import Estimate, estimate
 from salience.core.target import Target
-from salience.core.text import Span
+from salience.core.text import Span, overlaps
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
 from salience.data.rationales import marked
@@ -215,7 +215,7 @@ def _estimated(rows: np.ndarray) -> Precision:
 
 def _in_pairs(x: Interactions, planted: Sequence[Span]) -> tuple[float, float, float]:
     """The share of the strongest pair that is planted, the rank of the planted pair, and whether it is the first."""
-    truth = {u for u, (a, b) in enumerate(x.spans) if any(a < end and b > start for start, end in planted)}
+    truth = {u for u, span in enumerate(x.spans) if overlaps(span, planted)}
     pairs = [{first, second} for first, second, _ in x.pairs()]
     if len(truth) != 2:
         return nan, nan, nan  # truncated, or a planted word that is part of a longer one

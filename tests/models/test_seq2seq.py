@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import salience
 from salience.errors import BadInput, BadModel, TruncatedText
 from salience.models.identity import digest
-from salience.models.recurrence import lstm_over_words
 from salience.models.seq2seq import BOS, EOS, UNK, Decoded, Seq2Seq, Seq2SeqConfig, Seq2SeqNetwork, subword_tokenizer
 
 TEXTS = ["Ein Mann schläft.", "Zwei Hunde laufen im Schnee, und ein Kind lacht.", "Hallo"]
@@ -183,24 +181,6 @@ def test_a_translator_cannot_learn_labels(tmp_path: Path):
     tiny().save(tmp_path / "m")
     with pytest.raises(BadInput, match="cannot learn labels"):
         salience.models.load_to_train(tmp_path / "m", 2)
-
-
-@pytest.mark.parametrize("started", [False, True])
-def test_an_lstm_over_words_is_an_lstm(started: bool):
-    words, lstm = nn.Embedding(5, 3).double(), nn.LSTM(3, 4, batch_first=True).double()
-    ids, weight = torch.randint(5, (2, 6)), torch.randn(2, 6, 4).double()
-    start = tuple(torch.randn(2, 4).double().requires_grad_() for _ in range(2)) if started else None
-    parameters = [*words.parameters(), *lstm.parameters(), *(start or ())]
-
-    def gradients(states, last):
-        loss = (states * weight).sum() + last[0].sin().sum() + last[1].cos().sum()
-        return torch.autograd.grad(loss, parameters)
-
-    expected, ends = lstm(words(ids), None if start is None else tuple(s[None] for s in start))
-    states, last = lstm_over_words(lstm, words, ids, start)
-    torch.testing.assert_close(states, expected)
-    for one, other in zip(gradients(states, last), gradients(expected, tuple(end[0] for end in ends)), strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_without_attention_the_answer_depends_on_the_last_state_alone():

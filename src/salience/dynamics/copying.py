@@ -16,7 +16,7 @@ from salience.core.stats import Estimate, share
 from salience.data.copying import COPY_KINDS, CopyKind, Sequences
 from salience.dynamics.repeats import Repeats, study
 from salience.errors import BadInput, choose
-from salience.models.recurrence import lstm_over_words
+from salience.models.recurrence import over_words
 from salience.models.seq2seq import Decoded, Seq2SeqConfig, Seq2SeqNetwork
 
 LEARNT = 0.95
@@ -199,12 +199,9 @@ def _forced(network: Seq2SeqNetwork, symbols: Int[Tensor, "b t"], sequences: Seq
     end, start = (torch.full((len(symbols), 1), sequences.symbols + i) for i in range(2))
     source, inputs = torch.cat([symbols, end], 1), torch.cat([start, symbols], 1)
     mask = torch.ones_like(source, dtype=torch.bool)
-    encoder, decoder = network.encoder, network.decoder
-    if not (isinstance(encoder, nn.LSTM) and isinstance(decoder, nn.LSTM)):
-        return network(network.words(source), mask, inputs), source
     # There are far fewer symbols than places, which saves a third of the time.
-    h, state = lstm_over_words(encoder, network.words, source)
-    d, _ = lstm_over_words(decoder, network.words, inputs, state)
+    h, state = over_words(network.encoder, network.words, source)
+    d, _ = over_words(network.decoder, network.answer_words or network.words, inputs, state)
     a = network.attend(d, h, mask)
     return Decoded(network.read_out(d, network.context(a, h)), a, h, d), source
 

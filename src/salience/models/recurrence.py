@@ -1,4 +1,4 @@
-"""LSTMs over padded texts, and over words of a small vocabulary, in less time than torch's module takes."""
+"""LSTMs over padded texts, and LSTMs and GRUs over words of a small vocabulary, faster than torch's modules."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-LSTMState = tuple[Float[Tensor, "b k"], Float[Tensor, "b k"]]
+RecurrentState = tuple[Float[Tensor, "b k"], ...]
+"""(h, c) of an LSTM, (h,) of a GRU."""
 
 
 def lstm_over_texts(lstm: nn.LSTM, e: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t k"]:
@@ -41,23 +42,23 @@ def _packed(lstm: nn.LSTM, e: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"])
     return nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=mask.shape[1])[0]
 
 
-def lstm_over_words(
-    lstm: nn.LSTM, words: nn.Embedding, ids: Int[Tensor, "b t"], state: LSTMState | None = None
-) -> tuple[Float[Tensor, "b t k"], LSTMState]:
-    """Return what ``lstm(words(ids))`` returns, for one layer and one direction, and sequences of the same length.
+def over_words(
+    cell: nn.LSTM | nn.GRU, words: nn.Embedding, ids: Int[Tensor, "b t"], state: RecurrentState | None = None
+) -> tuple[Float[Tensor, "b t k"], RecurrentState]:
+    """Return what ``cell(words(ids))`` returns, for one layer and one direction, and sequences of the same length.
 
     W_x e takes half of the products of an LSTM. There are as many different ones as words, far fewer than places.
     """
-    bias: Tensor = lstm.bias_ih_l0 + lstm.bias_hh_l0  # pyright: ignore
-    table = torch.addmm(bias, words.weight, lstm.weight_ih_l0.mT)  # pyright: ignore
-    read = nn.functional.embedding(ids.mT, table)
-    start = read.new_zeros(len(ids), lstm.hidden_size)
-    h, c = (start, start) if state is None else state
-    states, h, c = _Steps.apply(read, lstm.weight_hh_l0, h, c)  # pyright: ignore
-    return states.transpose(0, 1), (h, c)
+    lstm = isinstance(cell, nn.LSTM)
+    w_x, w_h, b_x, b_h = (getattr(cell, f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    read = nn.functional.embedding(ids.mT, torch.addmm(b_x + b_h if lstm else b_x, words.weight, w_x.mT))
+    start = (read.new_zeros(len(ids), cell.hidden_size),) * (1 + lstm) if state is None else state
+    steps = _LSTMSteps.apply(read, w_h, *start) if lstm else _GRUSteps.apply(read, w_h, b_h, *start)
+    states, *last = steps  # pyright: ignore
+    return states.transpose(0, 1), tuple(last)
 
 
-class _Steps(torch.autograd.Function):
+class _LSTMSteps(torch.autograd.Function):
     """The steps of an LSTM, given W_x e_t + b: i, f, g, o = σ, σ, tanh, σ;  c ← f c + i g;  h ← o tanh(c).
 
     The derivative of the weights is one product over all steps.
@@ -65,21 +66,19 @@ class _Steps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, read: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        hs, cs, gates = [h], [c], list[Tensor]()
-        for x in read.unbind(0):
-            z = torch.addmm(x, h, weight.mT)
+        gates = torch.empty_like(read)
+        states, cells = (read.new_empty(1 + len(read), *first.shape) for first in (h, c))
+        states[0], cells[0] = h, c
+        for t, x in enumerate(read):
+            z = torch.addmm(x, states[t], weight.mT, out=gates[t])
             i, f, g, o = z.chunk(4, 1)
             z[:, : 2 * h.shape[1]].sigmoid_()
             g.tanh_()
             o.sigmoid_()
-            c = (f * c).addcmul_(i, g)
-            h = o * c.tanh()
-            hs.append(h)
-            cs.append(c)
-            gates.append(z)
-        states = torch.stack(hs)
-        ctx.save_for_backward(states, torch.stack(cs), torch.stack(gates), weight)
-        return states[1:], h, c
+            torch.mul(f, cells[t], out=cells[t + 1]).addcmul_(i, g)
+            torch.mul(o, cells[t + 1].tanh(), out=states[t + 1])
+        ctx.save_for_backward(states, cells, gates, weight)
+        return states[1:], states[-1].clone(), cells[-1].clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -99,3 +98,42 @@ class _Steps(torch.autograd.Function):
             dc = dc * f
             dh = out[t] @ weight
         return out, out.flatten(0, 1).mT @ states[:-1].flatten(0, 1), dh, dc
+
+
+class _GRUSteps(torch.autograd.Function):
+    """The steps of a GRU, given x = W_x e_t + b_x:  y = W_h h + b_h;  r, z = σ(x + y);  n = tanh(x + r y);
+    h ← (1 − z) n + z h.
+
+    torch's module takes twice as long on CPUs: backwards, each step fills a tensor of the size of all steps with zeros.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, read: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        k, gates, candidates = h.shape[1], torch.empty_like(read), read.new_empty(*read.shape[:2], h.shape[1])
+        states = read.new_empty(1 + len(read), *h.shape)
+        states[0] = h
+        for t, x in enumerate(read):
+            y = torch.addmm(bias, states[t], weight.mT, out=gates[t])  # r and z, and the part of y for n
+            r, z = y[:, : 2 * k].add_(x[:, : 2 * k]).sigmoid_().chunk(2, 1)
+            n = torch.addcmul(x[:, 2 * k :], r, y[:, 2 * k :], out=candidates[t]).tanh_()
+            torch.lerp(n, states[t], z, out=states[t + 1])
+        ctx.save_for_backward(states, candidates, gates, weight)
+        return states[1:], states[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        states, candidates, gates, weight = ctx.saved_tensors
+        above, dh = gradients
+        dx, dy = torch.empty_like(gates), torch.empty_like(gates)
+        for t in reversed(range(len(gates))):
+            (r, z, y), n = gates[t].chunk(3, 1), candidates[t]
+            dh = dh + above[t]
+            dr, dz, dn = dx[t].chunk(3, 1)
+            torch.mul(dh * (1 - z), 1 - n * n, out=dn)
+            torch.mul(dh * (states[t] - n), z * (1 - z), out=dz)
+            torch.mul(dn * y, r * (1 - r), out=dr)
+            dy[t] = dx[t]
+            dy[t].chunk(3, 1)[2].mul_(r)
+            dh = torch.addmm(dh * z, dy[t], weight)
+        flat = dy.flatten(0, 1)
+        return dx, flat.mT @ states[:-1].flatten(0, 1), flat.sum(0), dh

@@ -10,7 +10,7 @@ from reviews import reviews
 from salience.cli import run
 from salience.core.stats import Difference
 from salience.data.examples import Example
-from salience.papers import beyond
+from salience.papers import beyond, beyond_report
 from shapes import build
 
 
@@ -33,23 +33,25 @@ def test_everything_is_in_one_table_and_not_measured_twice(folder: Path, capsys:
     (result,) = json.loads((folder / "out" / "result.json").read_text())
     measured = {(row["model"], row["method"]) for row in result["rows"]}
     asked = {("classifier", method) for method in (*beyond.METHODS, "pairwise_occlusion", "random")}
-    assert measured >= asked | {("rationale model", "selection")}
+    assert measured >= asked | {("lei", "selection"), ("hardkuma", "selection")}
     assert result["left_out"] == []
     for row in result["rows"]:
         for metric in (*beyond.FAITHFULNESS, *beyond.PLAUSIBILITY):
             assert row[metric].keys() == {"mean", "low", "high", "n", "beats_random"}
         assert row["seconds"] is None or row["seconds"] > 0
     assert "| A2R, a rationale model | 0.474 | 0.433 | 0.109 | 0.320 |" in out
-    assert "comprehensiveness: integrated gradients is better than random | 0.484 / 0.238" in out
-    assert "integrated gradients, ours by roc_auc | 0.474 / 0.376" in out, "AUPRC flatters tied scores"
+    own = "integrated_gradients (classifier)"
+    assert f"| {own} > random (classifier) | comprehensiveness | 0.484 / 0.238 |" in out
+    assert f"| selection (lei) > {own} | roc_auc (auprc) | 0.474 / 0.376 |" in out, "AUPRC flatters tied scores"
     cells = {(row["model"], row["method"]): row["roc_auc"]["mean"] for row in result["rows"]}
-    (judged,) = [d for d in result["directions"] if "A2R" in d["better"] and d["metric"] == "auprc"]
-    ours = [cells["rationale model", "selection"], cells["classifier", "integrated_gradients"]]
-    assert judged["ours"] == ours
-    assert judged["difference"]["mean"] == pytest.approx(ours[0] - ours[1]), "paired over the same texts"
-    assert result["marked"]["f1"]["n"] == 8
-    assert "token_f1: the selection has" in out
-    assert "Exactly the selected tokens have a token F1 of" in out
+    judged = [d for d in result["directions"] if "A2R" in d["better"] and d["metric"] == "auprc"]
+    for direction, kind in zip(judged, ("lei", "hardkuma"), strict=True):
+        ours = [cells[kind, "selection"], cells["classifier", "integrated_gradients"]]
+        assert direction["ours"] == ours
+        assert direction["difference"]["mean"] == pytest.approx(ours[0] - ours[1]), "paired over the same texts"
+        assert result["rationale_models"][kind]["marked"]["f1"]["n"] == 8
+        assert f"token_f1: the selection of {kind} has" in out
+        assert f"Exactly the tokens that {kind} selects have a token F1 of" in out
     assert "diff_mask is number" in out
     assert "its gates took" in out
     assert run(command) == 0
@@ -73,7 +75,7 @@ def test_a_direction_holds_where_the_paired_difference_is_significant():
     up, down = (Difference(x, x - 0.02, x + 0.02, 0.001, 20) for x in (0.05, -0.05))
     none = Difference(0.05, -0.01, 0.11, 0.2, 20)
     cases = ((up, "higher"), (up, "lower"), (down, "lower"), (none, "higher"))
-    verdicts = [beyond._verdict(*case) for case in cases]  # pyright: ignore
+    verdicts = [beyond_report._verdict(*case) for case in cases]  # pyright: ignore
     assert verdicts == ["holds", "does not hold", "holds", "undecided"]
 
 
@@ -94,6 +96,7 @@ def test_the_selected_tokens_are_compared_with_as_many_at_random():
 
 
 def test_every_published_direction_is_that_of_the_published_numbers():
-    for better, worse, metric in beyond.DIRECTIONS:
-        a, b = (beyond.PUBLISHED[name][beyond.ORDER.index(metric)] for name in (better, worse))
-        assert a < b if metric == "sufficiency" else a > b
+    for direction in beyond.DIRECTIONS:
+        column = beyond_report.METRICS.index(direction.metric)
+        a, b = (beyond_report.PUBLISHED[name][column] for name in direction.published)
+        assert a < b if direction.metric == "sufficiency" else a > b

@@ -1,8 +1,8 @@
 """``salience paper beyond``: what interactions, learned masks and rationale models add to saliency."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -61,14 +61,15 @@ def command(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
 def beyond(**options: Any) -> None:
     """What do interactions, learned masks and rationale models add to saliency?
 
-    A classifier is explained by attention, saliency methods, interactions summed to tokens and DiffMask, and a
-    rationale model is trained beside it. Faithfulness, plausibility and cost are printed in one table. What is trained
-    and measured is saved in FOLDER; run the same command to resume.
+    A classifier is explained by attention, saliency methods, interactions summed to tokens and DiffMask, and two
+    rationale models are trained beside it. Faithfulness, plausibility and cost are printed in one table. What is
+    trained and measured is saved in FOLDER; run the same command to resume.
     """
     sources = {name: (source_of(a, options), source_of(b, options)) for name, a, b in data_sets(options)}
     check_model(options["model"])
     from salience.data.examples import examples
-    from salience.papers.beyond import SIZES, Callbacks, answer, directions, left_out, rows, run
+    from salience.papers.beyond import SIZES, Callbacks, run
+    from salience.papers.beyond_report import answer, facts, left_out
     from salience.views.evaluation import plain
     from salience.views.progress import quietly, stages
 
@@ -78,22 +79,11 @@ def beyond(**options: Any) -> None:
             size, callbacks = _size(SIZES, options), Callbacks(bar.stage, bar.step, bar.explained)
             data = (examples(train), examples(test))
             results.append(run(options["model"], name, *data, options["out"], size, callbacks=callbacks))
-    facts = [
-        {
-            "data": r.data,
-            "rows": rows(r),
-            "accuracy": r.accuracy,
-            "kept": asdict(r.kept),
-            "selected": r.selected,
-            "marked": None if r.marked is None else asdict(r.marked),
-            "seconds": r.seconds,
-            "directions": directions(r),
-            "left_out": left_out(r),
-        }
-        for r in results
-    ]
     tables = "\n\n".join(_markdown(result) for result in results)
-    write_into(options["out"], {"result.json": to_json(plain(facts), indent=1), "tables.md": f"{tables}\n"})
+    write_into(
+        options["out"],
+        {"result.json": to_json(plain([facts(r) for r in results]), indent=1), "tables.md": f"{tables}\n"},
+    )
     click.echo(tables)
     for result in results:
         click.echo(visible(f"\n{result.data}"))
@@ -113,27 +103,12 @@ def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
 
 
 def _markdown(result: "BeyondResult") -> str:
-    from salience.papers.beyond import PUBLISHED, directions, table
+    from salience.papers.beyond_report import METRICS, PUBLISHED, direction_table, table
     from salience.papers.sallm import markdown
 
     heads, lines = table(result)
-    tables = [markdown(([result.data, *heads[1:]], lines))]
+    tables = [([result.data, *heads[1:]], lines)]
     if "movies" in result.data:
         numbers = [[name, *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED.items()]
-        names = ["published, direction only", "auprc", "token_f1", "sufficiency", "comprehensiveness"]
-        tables.append(markdown((names, numbers)))
-    ours = [
-        [
-            f"{d['metric']}: {d['better']} is better than {d['worse']}"
-            + ("" if d["judged_by"] == d["metric"] else f", ours by {d['judged_by']}"),
-            *map(_pair, (d["published"], d["ours"])),
-            d["verdict"],
-        ]
-        for d in directions(result)
-    ]
-    tables.append(markdown((["direction on ERASER movies", "published", "ours", "here"], ours)))
-    return "\n\n".join(tables)
-
-
-def _pair(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:.3f}" for value in values)
+        tables.append((["published, direction only", *METRICS], numbers))
+    return "\n\n".join(map(markdown, (*tables, direction_table(result))))

@@ -1,19 +1,18 @@
 """Beyond saliency of tokens: what interactions, learned masks and rationale models add to it, and what they cost.
 
 On each data set one classifier is trained, and explained by attention, by saliency methods, by interactions summed to
-tokens, and by gates that were trained for it (DiffMask); beside it, a model that selects its own input is trained from
+tokens, and by gates that were trained for it (DiffMask); beside it, models that select their own input are trained from
 the same start. All are measured for faithfulness, plausibility and cost in one table.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import isnan
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from salience.core.files import complete, fingerprint, write_json
 from salience.core.stats import Difference, Estimate, differences, estimate, paired_difference
@@ -23,13 +22,11 @@ from salience.data.examples import Example, encode_examples, sampled
 from salience.data.rationales import marked
 from salience.evaluation.evaluator import unsupported
 from salience.evaluation.runs import evaluate_data
-from salience.evaluation.table import Cell, Evaluation
 from salience.explanations.explainer import AnyMethod
-from salience.methods import CONTROLS
 from salience.methods.interactions import by_token, pairwise_occlusion
-from salience.metrics.metric import Better
 from salience.models.identity import digest
 from salience.models.loading import load
+from salience.models.rationale import KINDS, RationaleKind
 from salience.papers.compared import TIMED, Comparison, seconds_per_text
 from salience.runs.driver import RunProgress
 from salience.runs.folder import read_manifest
@@ -49,23 +46,13 @@ PASSES = 5000
 """Passes per text, on average, that interactions may take; where they would take more, they are left out."""
 
 SELECTING = ("selection", "input_x_gradient")
-"""Of the rationale model."""
+"""Of the rationale models."""
 
 PART = 20
 """Texts that are measured before their numbers are saved."""
 
+CLASSIFIER = "classifier"
 FAITHFULNESS, PLAUSIBILITY = ("comprehensiveness", "sufficiency"), ("token_f1", "roc_auc", "auprc")
-
-PUBLISHED = {
-    "random": (0.316, 0.326, 0.227, 0.238),
-    "integrated gradients": (0.376, 0.358, 0.049, 0.484),
-    "LIME": (0.379, 0.361, 0.005, 0.603),
-    "A2R, a rationale model": (0.474, 0.433, 0.109, 0.320),
-    "RTP": (0.567, 0.466, -0.029, 0.851),
-    "supervised": (0.670, 0.514, 0.001, 0.638),
-}
-"""ERASER movies: AUPRC, token F1, sufficiency, comprehensiveness, from the README of RTP. Direction only: its models
-and splits differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +81,7 @@ class Callbacks:
     measured: Callable[[RunProgress], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BeyondResult:
-    """The results on one data set: two comparisons, and what was trained for them."""
-
-    data: str
-    classifier: Comparison
-    rationale: Comparison
-    accuracy: Mapping[str, float]
-    kept: Difference
-    """Accuracy of the rationale model minus that of the classifier, on the same texts."""
-    selected: float
-    """Share of the tokens that the rationale model reads."""
-    marked: "SelectedMarks | None"
-    seconds: Mapping[str, float]
-    """Of each training."""
-    directions: Mapping["Direction", Difference]
-    """The first minus the second side of each published direction, on the same texts; p is corrected for all."""
+# ------------------------------------------------------------------------------------------------------ results
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +92,83 @@ class SelectedMarks:
     random: Estimate
     """That of as many tokens of the same text, drawn at random; its expected value."""
     difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Selecting:
+    """What is measured of one rationale model."""
+
+    comparison: Comparison
+    accuracy: float
+    kept: Difference
+    """Its accuracy minus that of the classifier, on the same texts."""
+    selected: float
+    """Share of the tokens that it reads."""
+    marked: SelectedMarks | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explainer:
+    """A model, the classifier or a kind of rationale model, and a method that explains it."""
+
+    model: str
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """That one explanation is better than another by a metric: what was published, and ours."""
+
+    published: tuple[str, str]
+    """The names of the better and the worse one in the published table."""
+    metric: str
+    ours: tuple[Explainer, Explainer]
+
+    @property
+    def judged_by(self) -> str:
+        """The trapezoids of AUPRC flatter tied scores, and a selection has hardly any others. ROC AUC counts a tie as
+        half: it is ½ for uniform scores, as for random ones.
+        """
+        return "roc_auc" if self.metric == "auprc" else self.metric
+
+
+IG, RANDOM, A2R = "integrated gradients", "random", "A2R, a rationale model"
+OWN_IG, OWN_RANDOM = Explainer(CLASSIFIER, "integrated_gradients"), Explainer(CLASSIFIER, "random")
+
+
+def _of_selection(kind: RationaleKind) -> tuple[Direction, ...]:
+    own = Explainer(kind, "selection")
+    return Direction((A2R, IG), "auprc", (own, OWN_IG)), Direction((IG, A2R), "comprehensiveness", (OWN_IG, own))
+
+
+DIRECTIONS = (
+    *(Direction((IG, RANDOM), metric, (OWN_IG, OWN_RANDOM)) for metric in (*FAITHFULNESS, "auprc")),
+    *(direction for kind in KINDS for direction in _of_selection(kind)),
+)
+"""The published directions, for both kinds of rationale model."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondResult:
+    """The results on one data set: comparisons of explanations, and what was trained for them."""
+
+    data: str
+    classifier: Comparison
+    accuracy: float
+    """Of the classifier."""
+    rationales: Mapping[RationaleKind, Selecting]
+    seconds: Mapping[str, float]
+    """Of each training."""
+    directions: Mapping[Direction, Difference]
+    """The better minus the worse side of each published direction, on the same texts; p is corrected for all."""
+
+    @property
+    def comparisons(self) -> dict[str, Comparison]:
+        """The explanations of every model."""
+        return {CLASSIFIER: self.classifier, **{kind: one.comparison for kind, one in self.rationales.items()}}
+
+
+# ------------------------------------------------------------------------------------------------------ a run
 
 
 def run(
@@ -138,36 +186,60 @@ def run(
     place = Path(out) / data
     shown = distillation.Callbacks(step=callbacks.step)
 
-    def trained(name: str, training: RationaleTraining) -> RationaleResult:
+    def trained(name: str, kind: RationaleKind | None) -> RationaleResult:
         callbacks.stage(f"{data}: training the {name}")
+        training = RationaleTraining(kind, size.rate, recipe=size.recipe)
         return train_rationale_model(model, texts, place / name, training, callbacks=shown)
 
-    plain = trained("classifier", RationaleTraining(None, recipe=size.recipe))
-    rationale = trained("rationale-model", RationaleTraining("hardkuma", size.rate, recipe=size.recipe))
-    classifier, selector = load(plain.model), load(rationale.model)
+    def measured(of: Model, name: str, methods: Sequence[str], **gates: str) -> Comparison:
+        callbacks.stage(f"{data}: measuring the {name}")
+        return _compared(of, data, held_out, methods, _measurements(place, name), callbacks.measured, **gates)
+
+    plain = trained(CLASSIFIER, None)
+    rationales = {kind: trained(kind, kind) for kind in KINDS}
+    classifier = load(plain.model)
     callbacks.stage(f"{data}: training the gates")
     gates = train_gates(classifier, [e.text for e in texts], place / "gates", recipe=size.gates, report=callbacks.step)
-    folders = {"classifier": place / "of-classifier", "rationale": place / "of-rationale-model"}
-    callbacks.stage(f"{data}: measuring the classifier")
-    compared = _compared(
-        classifier, data, held_out, METHODS, folders["classifier"], callbacks.measured, gates=str(gates.folder)
-    )
-    callbacks.stage(f"{data}: measuring the rationale model")
-    selecting = _compared(selector, data, held_out, SELECTING, folders["rationale"], callbacks.measured)
-    callbacks.stage(f"{data}: testing both models")
-    right = {name: correct(of, test) for name, of in (("classifier", classifier), ("rationale", selector))}
-    trainings = {"classifier": plain.epochs, "rationale model": rationale.epochs, "gates": gates.epochs}
-    chosen = selections(selector, test)
+    compared = measured(classifier, CLASSIFIER, METHODS, gates=str(gates.folder))
+    callbacks.stage(f"{data}: testing the {CLASSIFIER}")
+    right = correct(classifier, test)
+    selecting: dict[RationaleKind, Selecting] = {}
+    for kind, result in rationales.items():
+        selector = load(result.model)
+        comparison = measured(selector, kind, SELECTING)
+        callbacks.stage(f"{data}: testing the {kind}")
+        selecting[kind] = _selecting(selector, comparison, test, right)
+    trainings = {CLASSIFIER: plain.epochs, **{kind: one.epochs for kind, one in rationales.items()}}
     return BeyondResult(
         data,
         compared,
+        float(np.mean(right)),
         selecting,
-        {name: float(np.mean(each)) for name, each in right.items()},
-        paired_difference(right["rationale"], right["classifier"]),
-        float(np.mean([z.mean() for z in chosen if len(z)])),
-        _selected_marks(selector, test, chosen),
-        {name: _seconds(epochs) for name, epochs in trainings.items()},
-        _directions(folders, compared.evaluation.metrics),
+        {name: _seconds(epochs) for name, epochs in {**trainings, "gates": gates.epochs}.items()},
+        _directions(place, compared.evaluation.metrics),
+    )
+
+
+def _measurements(place: Path, name: str) -> Path:
+    return place / f"of-{name}"
+
+
+def _seconds(epochs: Sequence[Epoch]) -> float:
+    return sum(epoch.seconds for epoch in epochs)
+
+
+def _selecting(
+    model: Model, comparison: Comparison, texts: Sequence[Example], right: Float[np.ndarray, " n"]
+) -> Selecting:
+    """``right`` says which texts the classifier gets right."""
+    own, chosen = correct(model, texts), selections(model, texts)
+    shares = [z.mean() for z in chosen if len(z)]
+    return Selecting(
+        comparison,
+        float(np.mean(own)),
+        paired_difference(own, right),
+        float(np.mean(shares)),
+        _selected_marks(model, texts, chosen),
     )
 
 
@@ -185,6 +257,9 @@ def _selected_marks(
         return None
     own, random = np.array(rows).T
     return SelectedMarks(estimate(own, (0, 1)), estimate(random, (0, 1)), paired_difference(own, random))
+
+
+# ------------------------------------------------------------------------------------------------------ measuring
 
 
 def _compared(
@@ -259,200 +334,18 @@ def _timed(
     return stored["seconds"]
 
 
-def _seconds(epochs: Sequence[Epoch]) -> float:
-    return sum(epoch.seconds for epoch in epochs)
-
-
-# ------------------------------------------------------------------------------------------------------ the table
-
-
-def rows(result: BeyondResult) -> list[dict[str, Any]]:
-    """One row per explanation: its model, its scores by metric with intervals, and its seconds per text."""
-    return [
-        {
-            "model": name,
-            "method": method,
-            **{m: _facts(comparison.evaluation.cells[method, m]) for m in comparison.evaluation.metrics},
-            "seconds": comparison.seconds.get(method),
-        }
-        for name, comparison in (("classifier", result.classifier), ("rationale model", result.rationale))
-        for method in comparison.evaluation.methods
-    ]
-
-
-def _facts(cell: Cell) -> dict[str, Any]:
-    return {**asdict(cell.estimate), "beats_random": cell.beats_random}
-
-
-def table(result: BeyondResult) -> tuple[list[str], list[list[str]]]:
-    """The rows as text, below their heads; * is significantly better than random scores of the same model."""
-    metrics = list(result.classifier.evaluation.metrics)
-    heads = ["model", "method", *metrics, "ms per text"]
-    lines = [
-        [row["model"], row["method"], *(_mean(row[m]) for m in metrics), _milliseconds(row["seconds"])]
-        for row in rows(result)
-    ]
-    return heads, lines
-
-
-def _mean(facts: Mapping[str, Any]) -> str:
-    return "–" if isnan(facts["mean"]) else f"{facts['mean']:.3f}{'*' if facts['beats_random'] else ''}"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1000 * seconds:.1f}"
-
-
-def left_out(result: BeyondResult) -> list[str]:
-    """The methods that were not measured, with the reason."""
-    return [f"{name}: {why}" for name, why in (*result.classifier.left_out.items(), *result.rationale.left_out.items())]
-
-
-def answer(result: BeyondResult) -> list[str]:
-    """What each kind of explanation adds, and what it costs, in words."""
-    evaluation = result.classifier.evaluation
-    new = [name for name in ("diff_mask", INTERACTIONS) if name in evaluation.methods]
-    return [
-        *(_rank(evaluation, name, metric) for metric in evaluation.metrics for name in new),
-        *(_cost(result, name) for name in new),
-        f"The rationale model reads {result.selected:.1%} of the tokens; its accuracy is "
-        f"{result.accuracy['rationale']:.3f}, {result.kept:.3f} from the classifier of whole texts. It took "
-        f"{result.seconds['rationale model']:,.0f} s to train, the classifier {result.seconds['classifier']:,.0f} s.",
-        *(_selection(result, metric) for metric in evaluation.metrics),
-        *_marked(result),
-        *_truncated(evaluation),
-    ]
-
-
-def _selection(result: BeyondResult, metric: str) -> str:
-    """Where the selection of the rationale model stands; faithfulness is to another model, plausibility to people."""
-    cell = result.rationale.evaluation.cells["selection", metric]
-    than_random = f"{metric}: the selection has {cell.estimate}, {_better(cell)} than random"
-    if metric in FAITHFULNESS:
-        return f"{than_random} scores of the rationale model."
-    others = result.classifier.evaluation
-    best = others.best(metric)
-    return f"{than_random}; the best of the classifier is {best}, {others.cells[best, metric].estimate}."
-
-
-def _marked(result: BeyondResult) -> list[str]:
-    if (of := result.marked) is None:
-        return []
-    return [
-        f"Exactly the selected tokens have a token F1 of {of.f1} with those that people marked, as many at random "
-        f"{of.random}; the difference is {of.difference:.3f}."
-    ]
-
-
-def _truncated(evaluation: Evaluation) -> list[str]:
-    if not evaluation.truncated:
-        return []
-    return [
-        f"{evaluation.truncated} of {evaluation.texts} texts are longer than the models can read; only what they read "
-        "is explained and measured."
-    ]
-
-
-def _better(cell: Cell) -> str:
-    return "significantly better" if cell.beats_random else "not significantly better"
-
-
-def _rank(evaluation: Evaluation, method: str, metric: str) -> str:
-    """Where a method stands among those of the classifier."""
-    cells = {name: evaluation.cells[name, metric] for name in evaluation.methods if name not in CONTROLS}
-    sign = -1 if cells[method].better == "higher" else 1
-    order = sorted(cells, key=lambda name: sign * cells[name].estimate.mean)
-    return (
-        f"{metric}: {method} is number {order.index(method) + 1} of {len(order)}, {cells[method].estimate}, "
-        f"{_better(cells[method])} than random; the best is {order[0]}, {cells[order[0]].estimate}."
-    )
-
-
-def _cost(result: BeyondResult, method: str) -> str:
-    """What a method costs against occlusion, and when gates have paid for their training."""
-    seconds = result.classifier.seconds
-    costs = (
-        f"{method} takes {_milliseconds(seconds[method])} ms per text, occlusion {_milliseconds(seconds['occlusion'])}"
-    )
-    if method != "diff_mask":
-        return f"{costs}."
-    once, saved = result.seconds["gates"], seconds["occlusion"] - seconds[method]
-    paid = f"after {once / saved:,.0f} texts it is cheaper than occlusion" if saved > 0 else "it is never cheaper"
-    return f"{costs}; its gates took {once:,.0f} s to train, so {paid}."
-
-
-# ------------------------------------------------------------------------------------------------------ directions
-
-IG, RANDOM, SELECTED = "integrated gradients", "random", "A2R, a rationale model"
-OURS = {
-    IG: ("classifier", "integrated_gradients"),
-    RANDOM: ("classifier", "random"),
-    SELECTED: ("rationale", "selection"),
-}
-ORDER = ("auprc", "token_f1", "sufficiency", "comprehensiveness")
-DIRECTIONS = (
-    (IG, RANDOM, "comprehensiveness"),
-    (IG, RANDOM, "sufficiency"),
-    (IG, RANDOM, "auprc"),
-    (SELECTED, IG, "auprc"),
-    (IG, SELECTED, "comprehensiveness"),
-)
-"""The published direction is that the first is better than the second."""
-
-Direction = tuple[str, str, str]
-
-JUDGED = {"auprc": "roc_auc"}
-"""What our side of a direction is judged by, if not by the published metric.
-
-The trapezoids of AUPRC flatter tied scores, and a selection has hardly any others. ROC AUC counts a tie as half: it is
-½ for uniform scores, as for random ones.
-"""
-
-
-def _directions(folders: Mapping[str, Path], metrics: Sequence[str]) -> dict[Direction, Difference]:
+def _directions(place: Path, metrics: Sequence[str]) -> dict[Direction, Difference]:
     """The paired differences that the directions are about, tested together."""
-    asked = [one for one in DIRECTIONS if one[2] in metrics]
+    asked = [one for one in DIRECTIONS if one.metric in metrics]
 
-    def values(name: str, metric: str) -> np.ndarray:
-        model, method = OURS[name]
-        return _values(folders[model], method, JUDGED.get(metric, metric))
+    def values(one: Explainer, metric: str) -> Float[np.ndarray, " n"]:
+        return _values(_measurements(place, one.model), one.method, metric)
 
-    return dict(zip(asked, differences([values(a, m) - values(b, m) for a, b, m in asked]), strict=True))
+    columns = [values(d.ours[0], d.judged_by) - values(d.ours[1], d.judged_by) for d in asked]
+    return dict(zip(asked, differences(columns), strict=True))
 
 
-def _values(folder: Path, method: str, metric: str) -> np.ndarray:
+def _values(folder: Path, method: str, metric: str) -> Float[np.ndarray, " n"]:
     """One number per text, in the order of the texts; NaN where the metric is undefined."""
     column = Run(folder, read_manifest(folder)).dataset.to_table(columns=[metric]).column(metric).combine_chunks()
     return column.field(method).to_numpy(zero_copy_only=False).astype(float)
-
-
-def directions(result: BeyondResult) -> list[dict[str, Any]]:
-    """The published directions beside ours: one holds where the paired difference is significant in the same order."""
-    return [_direction(result, direction, difference) for direction, difference in result.directions.items()]
-
-
-def _direction(result: BeyondResult, direction: Direction, difference: Difference) -> dict[str, Any]:
-    better, worse, metric = direction
-    cells = [_cell(result, name, JUDGED.get(metric, metric)) for name in (better, worse)]
-    return {
-        "metric": metric,
-        "judged_by": JUDGED.get(metric, metric),
-        "better": better,
-        "worse": worse,
-        "published": [PUBLISHED[name][ORDER.index(metric)] for name in (better, worse)],
-        "ours": [cell.estimate.mean for cell in cells],
-        "difference": asdict(difference),
-        "verdict": _verdict(difference, cells[0].better),
-    }
-
-
-def _cell(result: BeyondResult, name: str, metric: str) -> Cell:
-    model, method = OURS[name]
-    return getattr(result, model).evaluation.cells[method, metric]
-
-
-def _verdict(difference: Difference, better: Better) -> str:
-    """Whether the first of two is significantly better than the second."""
-    if not difference.clear:
-        return "undecided"
-    return "holds" if (difference.mean > 0) == (better == "higher") else "does not hold"

@@ -10,9 +10,9 @@ from typing import Any
 
 from scipy.stats import fisher_exact
 
-from salience.audits.auditor import Callbacks, run_test
-from salience.audits.deceptive_twin import deceiving, deceptive_twin
-from salience.audits.finding import Finding, Measure
+from salience.audits.auditor import Callbacks
+from salience.audits.deceptive_twin import deceiving
+from salience.audits.finding import Measure
 from salience.audits.study import Study
 from salience.core.files import claim, fingerprint, locked
 from salience.core.stats import Estimate, estimate
@@ -31,6 +31,7 @@ from salience.papers.debate import Data, decided, fewer
 from salience.papers.relevance_claims import (
     NOTES,
     Answer,
+    Deceptive,
     Line,
     Reproduction,
     Section,
@@ -101,15 +102,15 @@ def classification(setting: Setting) -> Section:
     answers: list[Answer] = []
     orders: dict[str, Order] = {}
     for name, data in setting.sets.items():
-        result, deceived, twin = _trained(setting, name, data)
+        result, deceptive = _trained(setting, name, data)
         lines += lines_of(name, result)
-        answers += answers_of(name, result, deceived, twin)
+        answers += answers_of(name, result, deceptive)
         orders[name] = result.order
     return Section("Text classification", tuple(lines), tuple(answers), NOTES, orders)
 
 
-def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Finding, Agreement]:
-    """Compare classifiers; also returns the finding on the deceptive twin of the first, and A(a, Δ) of that twin."""
+def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Deceptive]:
+    """Compare classifiers, and measure the deceptive twin of the first one."""
     size, folder = setting.size, setting.folder / name
     train = sampled(data.train, size.train or len(data.train))
     followed = sampled(data.test, size.followed)
@@ -140,11 +141,15 @@ def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Findi
     few = sampled(followed, size.influenced)
     twins = Twins(folder / "deceptive", train, size.recipe, report)
     study = Study(model, few, encode_examples(model, few), twins=twins)
-    shown = Callbacks(lambda what: setting.callbacks.test(f"{name}: {what}"))
-    deceived = run_test(study, deceptive_twin, {}, folder / "deceptive", shown)
+    return result, _deceptive(study)
+
+
+def _deceptive(study: Study) -> Deceptive:
     twin = deceiving(study)
+    accuracies = [Measure.of("accuracy", study.correct(one), "share") for one in (twin, study.model)]
     attention = [one.attention for one in snapshots(twin, study.encoded)]
-    return result, deceived, Agreement.between("a, Δ of the deceptive twin", attention, leave_one_out(twin, few))
+    influence = leave_one_out(twin, study.examples)
+    return Deceptive(*accuracies, Agreement.between("a, Δ of the deceptive twin", attention, influence))
 
 
 # ------------------------------------------------------------------------------------------------------ dictionary

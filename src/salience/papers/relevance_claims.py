@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, Literal
 
-from salience.audits.finding import Finding, Measure
+from salience.audits.finding import Measure
 from salience.core.stats import Estimate
 from salience.dynamics.agreement import Agreement
 from salience.dynamics.comparison import Comparison, Row
@@ -59,6 +59,17 @@ class Answer:
     data: str
     verdict: Verdict
     figures: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deceptive:
+    """What is measured of a deceptive twin, on the texts whose influence is measured."""
+
+    accuracy: Measure
+    of_model: Measure
+    """The accuracy of the model that it deceives about."""
+    agreement: Agreement
+    """A(a, Δ) of the twin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +147,10 @@ SLIDES = {
 """What the slides say of an agreement. They give no numbers."""
 
 
-def answers_of(name: str, result: Comparison, deceived: Finding, twin: Agreement) -> list[Answer]:
-    """Claims 1 to 7 on one data set; ``deceived`` is the finding on its deceptive twin, and ``twin`` its A(a, Δ)."""
+def answers_of(name: str, result: Comparison, deceptive: Deceptive) -> list[Answer]:
+    """Claims 1 to 7 on one data set."""
     correct = {who: Measure.of("accuracy", marks, "share") for who, marks in result.correct.items()}
-    accuracies = [deceived.measure(f"accuracy, {who}") for who in ("twin", "model")]
-    own, tau = result.row("a, Δ").final, twin.tau
+    own, tau = result.row("a, Δ").final, deceptive.agreement.tau
     return [
         answer(1, name, [_agrees(own), decided(own.tau, 0, f"τ(a, Δ) = {own.tau}")]),
         answer(2, name, [keeps_accuracy("uniform attention", correct["uniform"], correct["standard"])]),
@@ -148,7 +158,7 @@ def answers_of(name: str, result: Comparison, deceived: Finding, twin: Agreement
             3,
             name,
             [
-                keeps_accuracy("the deceptive twin", *accuracies),
+                keeps_accuracy("the deceptive twin", deceptive.accuracy, deceptive.of_model),
                 decided(_negated(tau), 0, f"τ(a, Δ) of the twin {tau}, of the model {own.tau}"),
             ],
         ),

@@ -214,3 +214,14 @@ def test_the_command_for_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Of 9 initialisations" in (tmp_path / "h.html").read_text("utf-8")
     assert run(["copying", *options]) == 0
     assert "bad heads and a good one" in capsys.readouterr().out
+
+
+def test_jobs_of_this_process_run_on_one_thread_as_those_of_others_do():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        [(_, result)] = here({"a": lambda: {"threads": torch.get_num_threads()}})
+        assert result == {"threads": 1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

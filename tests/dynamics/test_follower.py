@@ -218,6 +218,14 @@ def test_bad_input(data: list[Example], settings: dict[str, object], message: st
         salience.follow(data, texts, shape=SMALL, **settings)
 
 
+def test_a_refused_call_leaves_nothing_that_refuses_the_corrected_one(tmp_path: Path):
+    settings = {"out": tmp_path / "out", "shape": SMALL, "training": {"epochs": 1}, "checkpoints": 2}
+    other = [Example("x", "a fine film", "no such label")]
+    with pytest.raises(BadInput, match="unknown label 'no such label'"):
+        salience.follow(planted(40), test=other, **settings)
+    assert salience.follow(planted(40), sentences=2, **settings).texts == 36
+
+
 def test_a_folder_with_something_else_is_refused(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(BadInput, match=r"thesis.tex and no dynamics.json"):

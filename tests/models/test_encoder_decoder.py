@@ -11,6 +11,8 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 import salience
 from salience.core.prompts import Prompt
+from salience.data.pairs import Pair
+from salience.dynamics.cross_attention import cross_attention
 from salience.errors import BadInput, BadModel, UnsupportedModel
 from salience.generation import explain_answer
 from salience.models.huggingface import EncoderDecoder
@@ -102,21 +104,21 @@ def test_separate_word_embeddings_are_refused():
 
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> MarianTokenizer:
-    """The tokenizer of OPUS-MT: SentencePiece, and no fast version."""
+    """The tokenizer of OPUS-MT: SentencePiece, one model for sources and one for answers, and no fast version."""
     pieces = pytest.importorskip("sentencepiece")
     folder = tmp_path_factory.mktemp("marian")
-    for side in ("source", "target"):
+    for side, size in (("source", 70), ("target", 60)):
         pieces.SentencePieceTrainer.train(
             sentence_iterator=iter(CORPUS),
             model_prefix=str(folder / side),
-            vocab_size=70,
+            vocab_size=size,
             character_coverage=1.0,
             minloglevel=2,
         )
         (folder / f"{side}.model").rename(folder / f"{side}.spm")
-    model = pieces.SentencePieceProcessor(str(folder / "source.spm"))
-    known = [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
-    names = ["</s>", "<unk>", *known, ">>de<<", "<pad>"]
+    models = [pieces.SentencePieceProcessor(str(folder / f"{side}.spm")) for side in ("source", "target")]
+    known = [model.id_to_piece(i) for model in models for i in range(3, model.get_piece_size())]
+    names = ["</s>", "<unk>", *dict.fromkeys(known), ">>de<<", "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}), "utf-8")
     files = [str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")]
     with pytest.warns(UserWarning, match="sacremoses"):
@@ -155,6 +157,15 @@ def test_the_tokens_of_marian_have_their_characters(translator: EncoderDecoder, 
     for token, (a, b) in zip(prompt.tokens, prompt.offsets, strict=True):
         if token.isascii() and token.isalpha():
             assert text[a:b].strip() in (token, "ﬁlm")
+
+
+def test_cross_attention_reads_answers_in_their_own_tokens(translator: EncoderDecoder, marian: MarianTokenizer):
+    text = "the plot drags on and on"
+    source, answer, weights = cross_attention(translator, Pair("0", text, text))
+    assert list(source.ids) == marian(text).input_ids[:-1]
+    assert list(answer.ids) == marian(text_target=text).input_ids[:-1]
+    assert source.ids != answer.ids
+    assert weights.shape[-2:] == (len(answer), len(source))
 
 
 def test_marian_explains_generated_and_given_answers(translator: EncoderDecoder):

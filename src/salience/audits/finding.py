@@ -24,7 +24,7 @@ MARGIN = 0.02
 """The difference that counts as none: 2 points of accuracy or of weights to erase, 0.02 of τ or of comprehensiveness.
 
 An interval that holds 0 says only that no difference was found; one within the margin says that there is none to speak
-of. Accuracies that differ by less count as equal in all tests of twins; the other numbers are on scales like theirs.
+of. It is used where a test asks whether something does as well as something else.
 """
 
 

@@ -87,9 +87,8 @@ def _run(train: "list[Pair]", test: "list[Pair]", aligned: "dict[str, list[Pair]
         if options["uniform"]:
             bar.stage("training with uniform attention")
             config, place = replace(model.config, scoring="uniform"), options["out"] / "uniform"
-            twin = train_translator(
-                train, place, tokenizer=model.tokenizer, config=config, recipe=recipe, report=report
-            )
+            own = replace(recipe, seed=recipe.seed + 1)  # an initialisation and an order of its own
+            twin = train_translator(train, place, tokenizer=model.tokenizer, config=config, recipe=own, report=report)
         result = translation(
             model, train, test, alignments=aligned, uniform=twin, beam=options["beam"], stage=bar.stage
         )

@@ -32,6 +32,19 @@ PROXY: Mapping[str, Any] = {"encoder": "embedding", "embedding": 256, "scoring":
 RECIPE = Recipe(epochs=3, batch=32, rate=1e-3, warmup=0.0, decay=0.0)
 
 
+def labels_to_learn(train: Sequence[Example], followed: Sequence[Example]) -> tuple[str, ...]:
+    """The labels of the texts to train on; raise for texts that these classifiers cannot read or learn."""
+    for what, examples in (("train on", train), ("follow", followed)):
+        if not examples:
+            raise BadInput(f"there are no texts to {what}")
+    if pairs := [e.id for e in (*train, *followed) if not isinstance(e.text, str)]:
+        raise BadInput(f"{pairs[0]!r} is a pair of texts; the classifiers that are followed read single texts")
+    if unlabelled := [e.id for e in train if e.label is None]:
+        raise BadInput(f"texts to train on need labels, and {unlabelled[0]!r} has none (--label-column)")
+    labels = labels_in(train, "the texts to train on")
+    return tuple(map(str, range(labels))) if isinstance(labels, int) else tuple(labels)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Classifiers:
     """Trains classifiers on the same texts, each followed on the same other texts, and keeps them in a folder."""
@@ -58,15 +71,7 @@ class Classifiers:
         **fields: Any,
     ) -> "Classifiers":
         """Classifiers of this shape for the words and labels of the training texts; the folder holds the vocabulary."""
-        for what, examples in (("train on", train), ("follow", followed)):
-            if not examples:
-                raise BadInput(f"there are no texts to {what}")
-        if pairs := [e.id for e in (*train, *followed) if not isinstance(e.text, str)]:
-            raise BadInput(f"{pairs[0]!r} is a pair of texts; the classifiers that are followed read single texts")
-        if unlabelled := [e.id for e in train if e.label is None]:
-            raise BadInput(f"texts to train on need labels, and {unlabelled[0]!r} has none (--label-column)")
-        labels = labels_in(train, "the texts to train on")
-        names = tuple(map(str, range(labels))) if isinstance(labels, int) else tuple(labels)
+        names = labels_to_learn(train, followed)
         folder.mkdir(parents=True, exist_ok=True)
         texts = (str(e.text) for e in train)
         tokenizer = stored_tokenizer(folder / "tokenizer.json", texts, VOCABULARY, least=min(LEAST, len(train)))

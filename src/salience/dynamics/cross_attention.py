@@ -26,6 +26,7 @@ from salience.dynamics.alignment import (
 from salience.errors import BadInput, UnsupportedModel
 from salience.models.huggingface.answering import Answer
 from salience.models.huggingface.encoder_decoder import DECODER, EncoderDecoder
+from salience.models.huggingface.prompts import encode_target
 from salience.models.loading import as_model
 
 STEPS = ("predicts", "reads")
@@ -62,6 +63,8 @@ class AlignedHeads:
     rows: tuple[AlignedRow, ...]
     chosen: AlignedRow
     """The head with the lowest rate on every second pair, measured on the others: no head is chosen on its test."""
+    controls: tuple[AlignedRow, ...]
+    """The controls on these other pairs."""
 
 
 def head_alignment(
@@ -100,13 +103,17 @@ def _aligned(
     rows = tuple(_row(key, each, seed) for key, each in counts.items())
     single = {key: each for key, each in counts.items() if key[3] is not None}
     best = min(single, key=lambda key: sum(single[key][::2], Alignment()).error_rate)
-    chosen = _row(best, single[best][1::2] if len(short) > 1 else single[best], seed)
+    others = {key: each[1::2] if len(short) > 1 else each for key, each in counts.items()}
+    controls = tuple(_row(key, each, seed) for key, each in others.items() if key[2] is None)
     unknown = unknown_words(short, words) if words else None
-    return AlignedHeads(name, len(short), len(pairs) - len(short), unknown, rows, chosen)
+    chosen = _row(best, others[best], seed)
+    return AlignedHeads(name, len(short), len(pairs) - len(short), unknown, rows, chosen, controls)
 
 
 def _fits(model: EncoderDecoder, pair: Pair) -> bool:
-    return all(len(model.tokenizer(text)["input_ids"]) < model.window for text in (pair.source, pair.answer))
+    """Whether the encoder can read the source, and the decoder the answer and the token after it."""
+    source, answer = len(model.tokenizer(pair.source)["input_ids"]), len(encode_target(model.tokenizer, pair.answer))
+    return source <= model.window and len(model.start) + answer <= model.window
 
 
 def _links(model: EncoderDecoder, pair: Pair, rng: np.random.Generator) -> dict[RowKey, list[tuple[int, int]]]:
@@ -131,24 +138,23 @@ def cross_attention(
 
     The weights of an answer's token are those as it is predicted, and those as it is read.
     """
-    row, answer = (model.encode_prompt(Prompt.of(text)) for text in (pair.source, pair.answer))
+    row, answer = model.encode_prompt(Prompt.of(pair.source)), encode_target(model.tokenizer, pair.answer)
     places = _of_text(row)
-    source, said = _taken(row, places), _taken(answer, _of_text(answer))
     whole = replace(
         row,
-        ids=row.ids + said.ids,
-        tokens=row.tokens + said.tokens,
-        offsets=row.offsets + ((0, 0),) * len(said),
-        special=row.special + said.special,
-        segments=(*(row.segments or ()), *(DECODER,) * len(said)),
+        ids=row.ids + answer.ids,
+        tokens=row.tokens + answer.tokens,
+        offsets=row.offsets + ((0, 0),) * len(answer),
+        special=row.special + answer.special,
+        segments=(*(row.segments or ()), *(DECODER,) * len(answer)),
     )
     end: int = model.tokenizer.eos_token_id or 0  # pyright: ignore
-    given = Answer(torch.tensor([*said.ids, end], device=model.device), (*said.tokens, ""))
+    given = Answer(torch.tensor([*answer.ids, end], device=model.device), (*answer.tokens, ""))
     known = model.answering(given)
     weights = forward(known, known.batch([whole]), attention="read").attention[-model.decoder_layers :]
     # Half of a token's attention in a layer of the decoder is its cross-attention.
     across = 2 * torch.stack(weights)[:, 0, :, len(row) - 1 :, places].double().cpu().numpy()
-    return source, said, np.stack([across[:, :, :-1], across[:, :, 1:]], 2)
+    return _taken(row, places), answer, np.stack([across[:, :, :-1], across[:, :, 1:]], 2)
 
 
 def _of_text(encoded: Encoded) -> list[int]:

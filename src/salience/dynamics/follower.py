@@ -11,11 +11,11 @@ from salience.core.files import claim, fingerprint, locked
 from salience.core.stats import Estimate, share
 from salience.data.examples import Example, sampled
 from salience.data.texts import examples_of
-from salience.dynamics.classifiers import RECIPE, SHAPE, Classifiers
+from salience.dynamics.classifiers import RECIPE, SHAPE, Classifiers, labels_to_learn
 from salience.dynamics.proxies import WordWeights
 from salience.dynamics.recording import Followed, FollowedText
 from salience.dynamics.separation import Order, order
-from salience.errors import BadInput
+from salience.errors import BadInput, unknown
 from salience.models.loading import check_device
 from salience.training.loop import TrainingProgress
 from salience.training.twins import seconds_per_training
@@ -87,7 +87,14 @@ def follow(
     asked = examples_of(texts) if texts else []
     chosen = sampled(held_out, sentences)
     recipe = replace(RECIPE, **(training or {}))
+    _check_labels(labels_to_learn(train, [*asked, *chosen]), chosen)
+    facts = {
+        "texts": fingerprint(list(train), [*asked, *chosen]),
+        "training": fingerprint(recipe, checkpoints, seed),
+        "shape": fingerprint({**SHAPE, **(shape or {})}),
+    }
     with _folder(out) as folder:
+        claim(folder / "dynamics.json", facts, what="another training")
         classifiers = Classifiers.new(
             folder,
             train,
@@ -98,14 +105,7 @@ def follow(
             checkpoints=checkpoints,
             report=lambda _, progress: callbacks.step(progress),
         )
-        _check_labels(classifiers, chosen)
         classifiers.start.encode([e.text for e in asked])  # warns of texts that are too long to be read as a whole
-        facts = {
-            "texts": fingerprint(list(train), [*asked, *chosen]),
-            "training": fingerprint(recipe, checkpoints, seed),
-            "shape": repr(classifiers.start.config),
-        }
-        claim(folder / "dynamics.json", facts, what="another training")
         if not classifiers.has(NAME):
             callbacks.estimated(seconds_per_training(classifiers.start, train, recipe))
         _, followed = classifiers(NAME, seed=seed)
@@ -135,12 +135,13 @@ def _divided(examples: Sequence[Example], test: object | None) -> tuple[Sequence
     return [e for i, e in enumerate(examples) if i % TESTED], examples[::TESTED]
 
 
-def _check_labels(classifiers: Classifiers, examples: Sequence[Example]) -> None:
+def _check_labels(labels: Sequence[str], examples: Sequence[Example]) -> None:
     """Refuse a text to follow whose label no training text has."""
     for e in examples:
         if e.single_label is None:
             raise BadInput(f"texts to follow need one label each, and {e.id!r} has {e.label!r} (--label-column)")
-        classifiers.start.resolve(e.single_label)
+        if str(e.single_label) not in labels:
+            raise BadInput(unknown(e.single_label, labels, "label", "the texts to train on"))
 
 
 @contextmanager

@@ -112,10 +112,11 @@ def heads(
     with study(place, asdict(recipe)):
         checked = _search(repeats, wanted, recipe, report)
         pools = {verdict: [one.head for one in checked if one.verdict == verdict] for verdict in ("bad", "good")}
-        # Sizes share a folder but not their pools of heads, so a file is named by the heads that were drawn.
+        # Sizes share a folder but not their pools of heads, so a file is named by the heads that were drawn. Numbers
+        # are seeds of sequences, which are not those on which the heads were chosen.
         jobs = {
             f"{group}-{draw:03d}-{'.'.join(map(str, own))}": partial(_train, group, draw, own, recipe)
-            for draw in range(wanted.draws)
+            for draw in range(CHECKED, CHECKED + wanted.draws)
             for group in GROUPS
             for own in [_drawn(group, draw, pools)]
         }

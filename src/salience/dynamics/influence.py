@@ -26,7 +26,11 @@ def leave_one_out(model: Model, examples: Sequence[Example]) -> list[Scores]:
 
 
 def gradient_form(model: Model, examples: Sequence[Example]) -> list[Scores]:
-    """d log p / d m_i at m = 1, where m_i multiplies the embedding of token i: the gradient times the input."""
+    """dy / dm_i at m = 1, where m_i multiplies the embedding of token i: the gradient times the input.
+
+    With two labels y is the difference of their logits; with more it is log p, which ranks tokens as log-odds do, but
+    comes to rest in float32 where p is nearly 1.
+    """
     return _influence(model, examples, _derivative)
 
 
@@ -42,6 +46,12 @@ def _left_out(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t
     return (whole[:, None] - without).where(batch.content, 0)
 
 
+def _target(model: Model, example: Example) -> Target:
+    """The log-odds of the true label with two labels, its log-probability with more."""
+    label = model.resolve(str(example.single_label))
+    return Target(label, 1 - label) if len(model.labels) == 2 else Target(label, kind="log_probability")
+
+
 def _derivative(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t"]:
     result = input_x_gradient(model, batch, target)
     return result.scores if isinstance(result, Attribution) else result
@@ -54,7 +64,7 @@ def _influence(
     longer = [i for i, tokens in enumerate(encoded) if len(tokens) > 1]
 
     def work(batch: Batch, items: list[int]) -> list[Scores]:
-        own = [Target(examples[longer[i]].single_label, kind="log_probability") for i in items]
+        own = [_target(model, examples[longer[i]]) for i in items]
         scores = measure(model, batch, resolve(model, own, forward(model, batch).logits))
         rows = scores.detach().cpu().double().numpy()
         return [row[:n] for row, n in zip(rows, batch.mask.sum(1).tolist(), strict=True)]

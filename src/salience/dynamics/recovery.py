@@ -11,6 +11,9 @@ from salience.dynamics.alignment import diagonal
 from salience.dynamics.dictionary import CoOccurrence, TokenPair
 from salience.errors import BadInput
 
+Word = tuple[int, str]
+"""0 for the language of the sources and 1 for that of the answers, and the word without case."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovery:
@@ -31,7 +34,7 @@ def recovery(train: Sequence[Pair], test: Sequence[Pair]) -> Recovery:
     linked = [pair for pair in test if pair.sure]
     if not linked:
         raise BadInput("no test pair has a word alignment, which says what the dictionary should hold")
-    numbers: dict[str, int] = {}
+    numbers: dict[Word, int] = {}
     known = [_numbered(pair, numbers) for pair in train]
     trained = len(numbers)
     tested = [_numbered(pair, numbers) for pair in linked]
@@ -44,11 +47,11 @@ def recovery(train: Sequence[Pair], test: Sequence[Pair]) -> Recovery:
     )
 
 
-def _numbered(pair: Pair, numbers: dict[str, int]) -> TokenPair:
+def _numbered(pair: Pair, numbers: dict[Word, int]) -> TokenPair:
     """The words of both texts as numbers, without case; new words get the next number."""
     source, answer = (
-        [numbers.setdefault(word, len(numbers)) for word in text.casefold().split()]
-        for text in (pair.source, pair.answer)
+        [numbers.setdefault((side, word), len(numbers)) for word in text.casefold().split()]
+        for side, text in enumerate((pair.source, pair.answer))
     )
     return source, answer
 

@@ -64,9 +64,15 @@ def cores() -> int:
 
 
 def here(jobs: Mapping[str, Job]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Run the jobs one after the other in this process."""
+    """Run the jobs one after the other in this process, on one thread, as :func:`pool` does."""
+    threads = torch.get_num_threads()
     for name, job in jobs.items():
-        yield name, job()
+        torch.set_num_threads(1)
+        try:
+            result = job()
+        finally:
+            torch.set_num_threads(threads)
+        yield name, result
 
 
 def pool(jobs: Mapping[str, Job], workers: int) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from salience.core.stats import Estimate
 from salience.core.text import Span
+from salience.data.examples import sampled
 from salience.data.pairs import Pair
 from salience.dynamics.agreement import Agreement
 from salience.dynamics.alignment import (
@@ -232,7 +233,7 @@ def translation(
     stage("counting co-occurrences")
     known = dictionary(model, train)
     stage("comparing attention and relevance")
-    rows = [scores_of(model, pair, known, uniform) for pair in encode_pairs(model, test[:compared])]
+    rows = [scores_of(model, pair, known, uniform) for pair in encode_pairs(model, sampled(test, compared))]
     results: list[Aligned] = []
     for name, pairs in (alignments or {}).items():
         stage(f"aligning {name}")

@@ -26,6 +26,7 @@ from salience.dynamics.copying import SEEDS, CopyRecipe, CopyRun, copying
 from salience.dynamics.influence import leave_one_out
 from salience.dynamics.recording import snapshots
 from salience.dynamics.recovery import recovery
+from salience.dynamics.repeats import cores
 from salience.dynamics.separation import Order
 from salience.papers.debate import Data, decided, fewer
 from salience.papers.relevance_claims import (
@@ -204,7 +205,8 @@ def copied(setting: Setting) -> Section:
         if shown is not None:
             shown(len(runs), len(seeds) * len(COPY_KINDS))
 
-    result = copying(seeds=seeds, recipe=setting.recipe, folder=setting.folder / "copying", report=report)
+    place = setting.folder / "copying"
+    result = copying(seeds=seeds, recipe=setting.recipe, folder=place, workers=cores(), report=report)
     names: list[tuple[CopyKind, str]] = [(k, kind_name(k, setting.recipe.length)) for k in result.kinds]
     lines = [
         Line("copying", f"runs that fail, {name}", result.failures(kind), {}, SLIDES_ON_COPYING.get(kind, ""))

@@ -15,6 +15,7 @@ from salience.errors import BadInput, BadModel
 from salience.models.huggingface.encoder_decoder import EncoderDecoder
 from salience.models.huggingface.loading import load
 from salience.models.huggingface.translators import MarianShape, new_translator
+from salience.models.identity import digest
 from salience.models.seq2seq import subword_tokenizer
 from salience.training.loop import Epoch, Recipe, State, TrainingProgress, Update, diverged, one_epoch, order
 from salience.training.sequences import ANSWER
@@ -74,7 +75,7 @@ def _epochs(
     report: Callable[[TrainingProgress], None] | None,
 ) -> Iterator[Epoch]:
     tokens = _tokens(model, pairs)
-    identity = fingerprint(model.module.config.to_dict(), recipe, tokens)
+    identity = fingerprint(digest(model), recipe, tokens)
     with model.executor.lock:
         state = State.begin(model, identity, -(-len(pairs) // recipe.batch), recipe)
     state.resume(place)
@@ -90,7 +91,12 @@ def _tokens(model: EncoderDecoder, pairs: Sequence[Pair]) -> list[TokenPair]:
     most = model.window
     sides = [model.tokenizer([getattr(pair, side) for pair in pairs]) for side in ("source", "answer")]
     both: Any = zip(*(side["input_ids"] for side in sides), strict=True)
-    return [(tuple(source[:most]), tuple(answer[:most])) for source, answer in both]
+    return [(_cut(source, most), _cut(answer, most)) for source, answer in both]
+
+
+def _cut(ids: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most so many tokens, of which the last one ends the text."""
+    return tuple(ids) if len(ids) <= most else (*ids[: most - 1], ids[-1])
 
 
 def _update(

@@ -53,11 +53,11 @@ def notes(results: "Sequence[AlignedHeads]") -> list[str]:
 
 
 def _chosen(one: "AlignedHeads") -> str:
-    controls = {row.scores: written(row.error_rate) for row in one.rows if row.layer is None}
+    controls = {row.scores: written(row.error_rate) for row in one.controls}
     return (
         f"{one.data}: {one.chosen.scores}, as the decoder {one.chosen.step} a word, has the lowest error rate on every "
-        f"second pair, and {written(one.chosen.error_rate)} on the others; diagonal {controls['diagonal']}, random "
-        f"{controls['random']}; {one.pairs} pairs."
+        f"second pair, and {written(one.chosen.error_rate)} on the others, where that of the diagonal is "
+        f"{controls['diagonal']} and that of random scores {controls['random']}; {one.pairs} pairs."
     )
 
 

@@ -89,7 +89,7 @@ def encode_answer(tokenizer: PreTrainedTokenizerBase, prompt: Encoded, answer: s
     _check_answer(answer)
     text = f" {answer}" if _runs_together(prompt, answer) else answer
     with lock_of(tokenizer):
-        encoded = _continued(tokenizer, prompt, text) or _alone(tokenizer, text)
+        encoded = _continued(tokenizer, prompt, text) or encode_target(tokenizer, text)
         read = spelled(tokenizer, encoded.ids, prompt.ids).text
     _check_read(read, answer, name)
     return encoded
@@ -99,7 +99,7 @@ def encode_separate_answer(tokenizer: PreTrainedTokenizerBase, answer: str, name
     """Return the tokens of an answer that does not continue the prompt: that of an encoder-decoder."""
     _check_answer(answer)
     with lock_of(tokenizer):
-        encoded = _alone(tokenizer, answer)
+        encoded = encode_target(tokenizer, answer)
         read = spelled(tokenizer, encoded.ids).text
     _check_read(read, answer, name)
     return encoded
@@ -139,7 +139,8 @@ def _continued(tokenizer: PreTrainedTokenizerBase, prompt: Encoded, answer: str)
     return _after(tokenizer, answer, encoding, len(own), len(prompt.text))
 
 
-def _alone(tokenizer: PreTrainedTokenizerBase, answer: str) -> Encoded:
+def encode_target(tokenizer: PreTrainedTokenizerBase, answer: str) -> Encoded:
+    """Return the tokens of a text as one of the language of the answers, whatever they read as."""
     return _after(tokenizer, answer, encoding_of(tokenizer, answer, target=True), 0, 0)
 
 

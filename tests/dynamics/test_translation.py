@@ -175,11 +175,11 @@ def test_agreement_over_pairs_has_a_chance_level():
     rng = np.random.default_rng(1)
     matrices = [rng.random((5, 10)) for _ in range(30)]
     rows = [{"attention": m, "relevance": m, "proxy": rng.random((5, 10))} for m in matrices]
-    found = {(row.u, row.v): row for row in agreements(rows)}
-    same, other = found["attention", "relevance"], found["attention", "proxy"]
-    assert same.share.mean == 1
+    found = {row.of: row for row in agreements(rows)}
+    same, other = found["attention, relevance"], found["attention, proxy"]
+    assert same.agreement.mean == 1
     assert same.chance.mean == pytest.approx(0.1, abs=0.08)
-    assert other.share.mean == pytest.approx(0.1, abs=0.08)
+    assert other.agreement.mean == pytest.approx(0.1, abs=0.08)
     assert same.tau.mean == pytest.approx(1)
     expected = np.mean([[kendalltau(*z).statistic for z in zip(r["attention"], r["proxy"], strict=True)] for r in rows])
     assert other.tau.mean == pytest.approx(expected)
@@ -303,7 +303,7 @@ def test_a_translator_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert alignments.unknown == 0
     assert rates["diagonal"] == 0
     assert set(rates) >= {"attention", "relevance", "linear relevance", "co-occurrence", "proxy", "random"}
-    assert {(row.u, row.v) for row in result.agreement} == set(module.PAIRINGS)
+    assert {row.of for row in result.agreement} == {", ".join(pair) for pair in module.PAIRINGS}
 
 
 def test_random_scores_of_pairs_of_one_size_differ(tmp_path: Path):

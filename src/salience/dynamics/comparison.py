@@ -61,16 +61,9 @@ class Comparison:
     """The entropy of attention before training, as a share of that of uniform attention."""
     first_spread: Estimate
     """The standard deviation of relevance over the tokens of a text before training, as a share of that at the end."""
-    regularisation: float
-    """C of the logistic regression, chosen on held-out training texts."""
 
     def row(self, of: str) -> Row:
         return next(row for row in self.rows if row.final.of == of)
-
-
-def names(seeds: int) -> list[str]:
-    """The classifiers that a comparison trains."""
-    return ["standard", *(f"standard-{seed}" for seed in range(1, seeds)), "uniform", "mean_embedding"]
 
 
 def compare(classifiers: Classifiers, *, seeds: int = 3, influenced: int = 200, seed: int = 0) -> Comparison:
@@ -114,7 +107,6 @@ def compare(classifiers: Classifiers, *, seeds: int = 3, influenced: int = 200, 
         order(standard, lambda text: words.of(text.ids, text.explained), seed=seed),
         estimate([_entropy(text.attention[0]) for text in standard.texts], (0, 1)),
         estimate([_spread(text.relevance) for text in standard.texts]),
-        words.C,
     )
 
 

@@ -50,18 +50,6 @@ PAIRINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class AgreementRow:
-    """A(u, v): how often the top of u is in the top 5 % of v; and by chance."""
-
-    u: str
-    v: str
-    share: Estimate
-    chance: Estimate
-    tau: Estimate
-    """Kendall's τ between u and v."""
-
-
-@dataclass(frozen=True, slots=True)
 class AlignmentRow:
     """The alignment error rate of one kind of scores."""
 
@@ -88,7 +76,8 @@ class Translation:
     bleu: float
     signature: str
     """The settings of sacrebleu."""
-    agreement: tuple[AgreementRow, ...]
+    agreement: tuple[Agreement, ...]
+    """A(u, v): how often the source token that is highest by u is in the top 5 % by v."""
     aligned: tuple[Aligned, ...]
 
 
@@ -145,18 +134,13 @@ def _forced(model: Seq2Seq, pair: EncodedPair) -> Forced:
 # ---------------------------------------------------------------------------------------------------- agreement
 
 
-def agreements(rows: Sequence[Scores]) -> tuple[AgreementRow, ...]:
+def agreements(rows: Sequence[Scores]) -> tuple[Agreement, ...]:
     """Agreement over all places of all answers; intervals are over pairs of texts, each with its mean over places."""
     return tuple(
-        _agreement(u, v, [row[u] for row in rows], [row[v] for row in rows])
+        Agreement.between(f"{u}, {v}", [row[u] for row in rows], [row[v] for row in rows])
         for u, v in PAIRINGS
         if rows and u in rows[0] and v in rows[0]
     )
-
-
-def _agreement(u: str, v: str, us: Sequence[np.ndarray], vs: Sequence[np.ndarray]) -> AgreementRow:
-    result = Agreement.between(f"{u}, {v}", us, vs)
-    return AgreementRow(u, v, result.agreement, result.chance, result.tau)
 
 
 # ---------------------------------------------------------------------------------------------------- alignment

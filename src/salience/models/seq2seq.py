@@ -124,20 +124,15 @@ class Seq2SeqNetwork(nn.Module):
         e: Float[Tensor, "b s k"],
         mask: Bool[Tensor, "b s"],
         inputs: Int[Tensor, "b t"],
-        edit_attention: Edit | None = None,
-        edit_hidden: Edit | None = None,
         step: Int[Tensor, " b"] | None = None,
     ) -> Decoded:
         """Run the network on source embeddings and the words before each word of the answer.
 
         With ``step``, only the logits of that step of each answer are computed.
         """
-        e = e if edit_hidden is None else edit_hidden(Site(0), e)
         h, state = self.encode(e, mask)
-        h = h if edit_hidden is None else edit_hidden(Site(1), h)
         d, _ = self.decode(inputs, state)
         a = self.attend(d, h, mask)
-        a = a if edit_attention is None else edit_attention(Site(1), a)
         c = self.context(a, h)
         read = (d, c) if step is None else (part[torch.arange(len(part)), step][:, None] for part in (d, c))
         return Decoded(self.read_out(*read), a, h, d)
@@ -327,13 +322,12 @@ class Seq2Seq:
         answers: Answers,
         *,
         embeddings: Float[Tensor, "b s d"] | None = None,
-        edit_attention: Edit | None = None,
         step: Int[Tensor, " b"] | None = None,
     ) -> Decoded:
         """Run the model with given answers, all steps at once; with ``step``, only its logits are computed."""
         e = self.words(batch.ids) if embeddings is None else embeddings
         entering = e if self.embedding_edit is None else self.embedding_edit.entering(e)
-        return self.module(entering, batch.mask, answers.inputs, edit_attention, step=step)
+        return self.module(entering, batch.mask, answers.inputs, step)
 
     def resolve(self, label: str | int) -> int:
         """Return the id of a word of the vocabulary, as its token or as text that is one token."""

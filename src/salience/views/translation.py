@@ -18,9 +18,9 @@ def agreement_table(result: "Translation") -> Table:
     """A(u, v) of every pair of scores, beside chance."""
     rows = [
         [
-            f"A({row.u}, {row.v})",
-            percent(row.share.mean, 1),
-            _interval(row.share),
+            f"A({row.of})",
+            percent(row.agreement.mean, 1),
+            _interval(row.agreement),
             percent(row.chance.mean, 1),
             f"{row.tau.mean:.3f}",
         ]

@@ -79,7 +79,7 @@ def test_finished_runs_are_read_and_others_are_made(tmp_path: Path):
 
 def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(tmp_path: Path):
     copying(["iid"], seeds=[0], recipe=TINY, folder=tmp_path / "c")
-    with pytest.raises(BadInput, match="holds results with steps=6"):
+    with pytest.raises(BadInput, match="holds results of other settings .changed: steps."):
         copying(["iid"], seeds=[0], recipe=CopyRecipe(**{**RAW, "steps": 7}), folder=tmp_path / "c")
     (tmp_path / "c" / "iid-000.json").write_text("{")
     with pytest.raises(BadInput, match="is damaged"):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from salience.core.files import complete, locked, read_object
+from salience.core.files import claim, complete, locked, read_object
 from salience.errors import BadInput
 
 Job = Callable[[], Mapping[str, Any]]
@@ -94,15 +94,5 @@ def study(folder: Path | None, settings: Mapping[str, Any]) -> Generator[None]:
         yield
         return
     with locked(folder, MARK):
-        wanted = json.loads(json.dumps(settings))
-        path = folder / MARK
-        try:
-            known = read_object(path) if path.exists() else wanted
-        except ValueError as error:
-            raise BadInput(f"{path} is damaged: {error}. Delete the folder to start over.") from error
-        if known != wanted:
-            other = ", ".join(f"{k}={known.get(k)!r}" for k in wanted if known.get(k) != wanted[k])
-            raise BadInput(f"{folder} holds results with {other}; use the same settings or another folder")
-        with complete(path) as file:
-            file.write((json.dumps(wanted, indent=2) + "\n").encode())
+        claim(folder / MARK, settings, "results of other settings")
         yield

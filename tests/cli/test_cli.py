@@ -364,6 +364,23 @@ def test_an_interrupt_is_quiet(explain: Explain, monkeypatch: pytest.MonkeyPatch
     assert (code, out, err.strip()) == (130, "", "")
 
 
+def test_an_interrupt_of_work_that_is_kept_says_how_to_resume(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr("salience.dynamics.copying.copying", failing(KeyboardInterrupt()))
+    assert run(["copying", "--out", str(tmp_path / "c")]) == 130
+    told = "salience: interrupted; run the same command again to resume from what is saved"
+    assert capsys.readouterr().err.strip() == told
+
+
+def test_too_little_memory_is_not_our_fault(explain: Explain, monkeypatch: pytest.MonkeyPatch):
+    error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+    monkeypatch.setattr(explainer, "explain_each", failing(error))
+    code, _, err = explain("Good")
+    assert code == 2
+    assert err.startswith("salience: out of memory; use a smaller model")
+
+
 # ---------------------------------------------------------------- the process
 
 

@@ -1,19 +1,24 @@
 """Copying: the sequences, what is measured, and runs that are resumed."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from salience.cli import run
 from salience.core.stats import share_interval
 from salience.data.copying import Sequences
+from salience.dynamics import repeats
 from salience.dynamics.copying import Copying, CopyPoint, CopyRecipe, CopyRun, copier, copy_curve, copying
 from salience.dynamics.heads import CheckedHead, HeadDraw, Heads, heads, with_heads
-from salience.dynamics.repeats import here
 from salience.errors import BadInput, NotLearnt
 from salience.views.copying import copying_page, copying_table, heads_page, heads_table
 
@@ -79,11 +84,12 @@ def test_finished_runs_are_read_and_others_are_made(tmp_path: Path):
 
 def test_a_folder_of_other_settings_or_with_a_damaged_file_is_refused(tmp_path: Path):
     copying(["iid"], seeds=[0], recipe=TINY, folder=tmp_path / "c")
-    with pytest.raises(BadInput, match="holds results of other settings .changed: steps."):
+    with pytest.raises(BadInput, match=r"holds results of other settings \(changed: steps\)"):
         copying(["iid"], seeds=[0], recipe=CopyRecipe(**{**RAW, "steps": 7}), folder=tmp_path / "c")
-    (tmp_path / "c" / "iid-000.json").write_text("{")
-    with pytest.raises(BadInput, match="is damaged"):
-        copying(["iid"], seeds=[0], recipe=TINY, folder=tmp_path / "c")
+    for damaged in ("{", "{}", '{"kind": "iid", "seed": 0, "curve": [], "seconds": 1}'):
+        (tmp_path / "c" / "iid-000.json").write_text(damaged)
+        with pytest.raises(BadInput, match="is damaged"):
+            copying(["iid"], seeds=[0], recipe=TINY, folder=tmp_path / "c")
     with pytest.raises(BadInput, match="at least one kind"):
         copying([], recipe=TINY)
     with pytest.raises(BadInput, match="steps=0 must be above 0"):
@@ -169,7 +175,7 @@ def test_the_number_of_workers_does_not_change_which_heads_are_drawn(monkeypatch
         return {"head": head, "verdict": "good" if head % 9 == 4 else "bad", "accuracies": [0.5]}
 
     monkeypatch.setattr("salience.dynamics.heads._check", check)
-    monkeypatch.setattr("salience.dynamics.repeats.pool", lambda jobs, _: here(jobs))
+    monkeypatch.setattr(repeats, "_apart", lambda jobs, one, _: repeats._here(jobs, one))  # pyright: ignore
     assert heads(recipe=TINY, workers=workers) == heads(recipe=TINY)
 
 
@@ -220,8 +226,37 @@ def test_jobs_of_this_process_run_on_one_thread_as_those_of_others_do():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        [(_, result)] = here({"a": lambda: {"threads": torch.get_num_threads()}})
+        [result] = repeats.Repeats().run({"a": lambda: {"threads": torch.get_num_threads()}}, dict)
         assert result == {"threads": 1}
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_process_end_and_what_they_finished_is_kept(tmp_path: Path):
+    code = f"""
+from functools import partial
+from pathlib import Path
+from salience.dynamics.repeats import Repeats
+if __name__ == "__main__":
+    jobs = {{"quick": partial(dict, a=1), "long": partial(eval, "__import__('time').sleep(300)")}}
+    for _ in Repeats(Path({str(tmp_path)!r}), 2).run(jobs, dict):
+        pass
+"""
+    (tmp_path / "script.py").write_text(code)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "script.py")])
+    wait_for(lambda: (tmp_path / "quick.json").exists())
+    workers = psutil.Process(parent.pid).children(recursive=True)
+    assert workers
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not any(worker.is_running() for worker in workers))
+    assert json.loads((tmp_path / "quick.json").read_text()) == {"a": 1}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    began = monotonic()
+    while not condition():
+        assert monotonic() - began < seconds
+        sleep(0.1)

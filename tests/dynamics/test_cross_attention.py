@@ -152,9 +152,9 @@ def test_training_by_the_command_prints_its_stages_and_not_every_step(
 
 
 def test_bad_input_is_named(model: EncoderDecoder, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(UnsupportedModel, match="no cross-attention"):
+    with pytest.raises(UnsupportedModel, match="no heads of cross-attention"):
         head_alignment(build("bert"), {"gold": pairs(1)})
-    with pytest.raises(BadInput, match="no pair of gold has an alignment"):
+    with pytest.raises(BadInput, match="no pair of gold has a word alignment"):
         head_alignment(model, {"gold": [Pair("0", "ein", "a")]})
     with pytest.raises(BadInput, match="cannot be divided among 3 heads"):
         MarianShape(width=16, heads=3)

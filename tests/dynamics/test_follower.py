@@ -248,3 +248,19 @@ def test_a_file_with_other_facts_is_no_follow_file(tmp_path: Path, facts: bytes)
     pq.write_table(pa.table({"step": [0]}).replace_schema_metadata({b"salience_follow": facts}), tmp_path / "f.parquet")
     with pytest.raises(BadInput, match=r"is not a follow file, or is damaged: .*delete it to train again"):
         read_follow(tmp_path / "f.parquet")
+
+
+def test_a_training_whose_record_was_deleted_starts_over(tmp_path: Path):
+    """The record cannot be made up for, so neither a finished training nor a begun one is continued."""
+
+    class Stopped(Exception): ...
+
+    def stop(progress: TrainingProgress) -> None:
+        if progress.step == 7:
+            raise Stopped
+
+    settings = {"out": tmp_path, "shape": SMALL, "training": {"epochs": 2, "batch": 8}, "checkpoints": 4}
+    with pytest.raises(Stopped):
+        salience.follow(planted(40), callbacks=Callbacks(step=stop), **settings)
+    (tmp_path / "standard.parquet").unlink()
+    assert salience.follow(planted(40), **settings).followed.steps[0] == 0

@@ -100,7 +100,7 @@ def test_the_alignment_error_rate_of_a_hand_example():
     assert one.error_rate == pytest.approx(1 - 3 / 5)
     assert (one + one).error_rate == pytest.approx(1 - 3 / 5)
     assert Alignment.of(pair.sure, pair).error_rate == 0
-    with pytest.raises(BadInput, match="no pair has an alignment"):
+    with pytest.raises(BadInput, match="no pair has a word alignment"):
         Alignment().error_rate  # noqa: B018
 
 
@@ -267,10 +267,19 @@ def test_bad_pairs_are_refused(tmp_path: Path):
     file = tmp_path / "pairs.jsonl"
     file.write_text(json.dumps({"de": "Ein Mann", "en": "a man", "align": [[0, 0], [2, 1]]}) + "\n")
     assert read_pairs(file, "de", "en")[0].reversed().source == "a man"
-    with pytest.raises(BadInput, match=r"links words \(2, 1\) of texts with \[2, 2\] words"):
+    with pytest.raises(BadInput, match=r"links words \(2, 1\), counted from 0, of texts with \[2, 2\] words"):
         read_pairs(file, "de", "en", sure="align")
-    with pytest.raises(BadInput, match=r"line 1 of .* has no field 'fr'"):
+    with pytest.raises(BadInput, match=r"line 1 of .* has no field 'fr'. Its fields: de, en, align."):
         read_pairs(file, "fr", "en")
+    with pytest.raises(BadInput, match="is a folder; name a file in it"):
+        read_pairs(tmp_path, "de", "en")
+    for wrong in ("[[0, 1, 2]]", '["a"]', "[[0.5, 1]]", "3"):
+        (tmp_path / "links.jsonl").write_text(f'{{"de": "Ein Mann", "en": "a man", "align": {wrong}}}')
+        with pytest.raises(BadInput, match="alignments are lists of two whole numbers"):
+            read_pairs(tmp_path / "links.jsonl", "de", "en", sure="align")
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    with pytest.raises(BadInput, match=r"line 1 of .* is no JSON object"):
+        read_pairs(tmp_path / "list.jsonl", "de", "en")
     with pytest.raises(BadInput, match="there is no file"):
         read_pairs(tmp_path / "none", "de", "en")
     file.write_text("{\n")
@@ -322,7 +331,7 @@ def test_pairs_without_alignments_are_refused_before_the_training(tmp_path: Path
     options = ["--data", pairs, "--source", "de", "--answer", "en", "--silver", pairs, "--out", str(out), "--quiet"]
     for command in (["translation", "--test", pairs], ["alignment"]):
         assert run([*command, *options]) == 2
-        assert capsys.readouterr().err.startswith("salience: no pair of silver has an alignment")
+        assert capsys.readouterr().err.startswith("salience: no pair of silver has a word alignment")
     assert not out.exists()
 
 

@@ -83,7 +83,9 @@ def test_charts(result: Dynamics):
 def test_sentences_say_what_is_unknown_and_which_comes_first(result: Dynamics):
     told = sentences(result)
     assert "over 20 texts" in told[0]
-    assert told[1].startswith("By ranks, relevance is half-way at step ")
+    assert told[1].startswith("Above chance by ranks, relevance is from step ")
+    assert told[2].startswith("By ranks, relevance is half-way at step ")
+    assert told[3].startswith("By size, relevance is half-way at step ")
     assert told[-1] == "Not in the vocabulary, so all read as the same unknown word: <, b, >, /, zyzzy."
 
 
@@ -115,7 +117,8 @@ def test_the_command_trains_follows_and_writes(data: Path, tmp_path: Path, capsy
     assert run([*arguments, f"--html={html}"]) == 0
     printed = capsys.readouterr()
     assert "How attention came to be" in printed.out
-    assert "r at 0" in printed.out
+    assert "relevance r for 1, and attention a, after these steps" in printed.out
+    assert re.search(r"( +r){4}( +a){4}\n +0 +\d", printed.out)
     assert "the training takes about" in printed.err
     assert f"It is kept in {out}." in printed.err
     assert "<fieldset" in html.read_text("utf-8")

@@ -1,7 +1,7 @@
 """Can attention hide which word an encoder-decoder uses? (Pruthi et al. 2020, sequence to sequence)"""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from salience.audits.finding import Finding, Measure, by_difference
 from salience.audits.manipulation import WEIGHTS
-from salience.core.files import locked
+from salience.core.files import claim, locked
 from salience.core.rows import lengths
 from salience.core.settings import NotNegative
 from salience.data.copying import REARRANGEMENTS, Rearrangement, rearranged
@@ -33,7 +33,19 @@ SHAPE = Seq2SeqConfig(0, hidden=128, layers=1, dropout=0.0)
 CONTROLS = {"uniform": "uniform attention", "none": "no attention"}
 """The scoring of models that cannot attend, and what they are called."""
 
+STUDIES = "sequences.json"
+"""The file that says what a folder holds."""
+
 SequenceTask = Literal[Rearrangement, "translation"]
+
+
+@contextmanager
+def sequence_folder(folder: Path | None) -> Generator[None]:
+    """Lock a folder for the checkpoints of studies; one that holds something else is refused."""
+    with nullcontext() if folder is None else locked(folder, STUDIES):
+        if folder is not None:
+            claim(folder / STUDIES, {"audit": sequence_manipulation.__name__})
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SalienceError as error:
         return _fail(2, str(error))
     except (KeyboardInterrupt, click.Abort):
-        return 130
+        return _interrupted(arguments)
     except BrokenPipeError:
         # Python flushes standard output again on exit; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -81,10 +81,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(2, f"{error.strerror or error}{place}")
     except Exception as error:
         if interrupts:
-            return 130
+            return _interrupted(arguments)
+        if _out_of_memory(error):
+            return _fail(2, "out of memory; use a smaller model or smaller settings, or free some memory")
         if os.environ.get("SALIENCE_DEBUG"):
             traceback.print_exc()
         return _fail(1, f"unexpected {type(error).__name__}: {error} (set SALIENCE_DEBUG=1 for the traceback)")
+
+
+def _interrupted(arguments: Sequence[str] | None) -> int:
+    if "--out" in (sys.argv if arguments is None else arguments):
+        return _fail(130, "interrupted; run the same command again to resume from what is saved")
+    return 130
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python could not get the memory that it asked for."""
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from salience.core.executor import out_of_memory
+
+    return out_of_memory(error)
 
 
 def _fail(code: int, message: str) -> int:

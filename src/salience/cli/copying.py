@@ -1,6 +1,5 @@
 """``salience copying``: can attention be learnt from sequences without co-occurrence?"""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -113,5 +112,5 @@ def _heads(_: tuple[Any, ...], __: int | None, options: dict[str, Any]) -> None:
 
 
 def _say(line: str, options: dict[str, Any]) -> None:
-    if not options["quiet"] and sys.stderr.isatty():
+    if not options["quiet"]:
         click.echo(line, err=True)

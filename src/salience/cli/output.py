@@ -198,6 +198,8 @@ def check_place(path: Path) -> None:
         raise BadInput(f"{path} is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise BadInput(f"the folder {path.parent} does not exist; create it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise BadInput(f"{path} cannot be written to; choose another place")
 
 
 @contextmanager

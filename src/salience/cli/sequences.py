@@ -53,36 +53,40 @@ def audit_sequences(tasks: tuple[Any, ...], **options: Any) -> None:
     Models learn to copy, to reverse, to swap neighbours, or to translate, while attention to the aligned word is
     penalised.
     """
-    from salience.audits.sequence_manipulation import (
-        RECIPE,
-        TRANSLATED,
-        rearranging,
-        sequence_manipulation,
-        translating,
-    )
+    from salience.audits.sequence_manipulation import sequence_folder, sequence_manipulation
+    from salience.views.audit import MARKS
     from salience.views.progress import quietly, stages
 
-    limit, out, epochs = options["limit"] or 5000, options["out"], options["epochs"]
-    recipe = RECIPE if epochs is None else replace(RECIPE, epochs=epochs)
     chosen = tasks or (() if options["aligned"] else TASKS)
-    studies: list[SequenceStudy] = [
-        rearranging(task, train=limit, test=max(1, limit // 10), folder=out, recipe=recipe) for task in chosen
-    ]
+    with sequence_folder(options["out"]):
+        for study in _studies(chosen, options):
+            with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
+                finding = sequence_manipulation(study, step=bar.stage)
+            rows = [[m.name, str(m)] for m in finding.measures]
+            notes = [
+                f"{finding.question} The result is {MARKS[finding.verdict]}.",
+                f"If attention were an explanation: {finding.expected}.",
+                finding.source,
+            ]
+            print_result(options, [((finding.test, ""), rows)], notes, asdict(finding))
+
+
+def _studies(tasks: tuple[Any, ...], options: dict[str, Any]) -> "list[SequenceStudy]":
+    from salience.audits.sequence_manipulation import RECIPE, TRANSLATED, rearranging, translating
+
+    limit, out, epochs = options["limit"] or 5000, options["out"], options["epochs"]
+    recipe, slower = (one if epochs is None else replace(one, epochs=epochs) for one in (RECIPE, TRANSLATED))
+    studies = [rearranging(task, train=limit, test=max(1, limit // 10), folder=out, recipe=recipe) for task in tasks]
     if options["aligned"] is not None:
         train, test = (_pairs(options["aligned"], name, limit) for name in ("train", "test"))
-        slower = TRANSLATED if epochs is None else replace(TRANSLATED, epochs=epochs)
         studies.append(translating(train, test, folder=out, recipe=slower))
-    for study in studies:
-        with quietly() if options["quiet"] else stages(sys.stderr.isatty()) as bar:
-            finding = sequence_manipulation(study, step=bar.stage)
-        rows = [[m.name, str(m)] for m in finding.measures]
-        notes = [finding.answer, f"If attention were an explanation: {finding.expected}.", finding.source]
-        print_result(options, [((finding.test, ""), rows)], notes, asdict(finding))
+    return studies
 
 
 def _pairs(folder: Path, name: str, limit: int) -> Any:
     from salience.data.pairs import read_pairs
 
     if not (files := sorted(folder.glob(f"{name}.jsonl*"))):
-        raise BadInput(f"{folder} holds no file {name}.jsonl or {name}.jsonl.gz")
+        what = "is a file; name its folder" if folder.is_file() else f"holds no file {name}.jsonl or {name}.jsonl.gz"
+        raise BadInput(f"{folder} {what}")
     return read_pairs(files[0], "src", "trg", sure="align", limit=limit)

@@ -6,6 +6,7 @@ number, as with Python's ``round``: half of 5 tokens are 2, half of 7 are 4.
 """
 
 from fractions import Fraction
+from math import isnan
 
 
 def portion(share: float, n: int) -> int:
@@ -30,9 +31,9 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share as a percentage; its sign never starts a line.
+    """A share as a percentage, a dash if it is undefined; the sign of per cent never starts a line.
 
-    >>> percent(0.9349), percent(0.9349, 1)
-    ('93\\xa0%', '93.5\\xa0%')
+    >>> percent(0.9349), percent(0.9349, 1), percent(float("nan"))
+    ('93\\xa0%', '93.5\\xa0%', '–')
     """
-    return f"{100 * share:.{digits}f}{NO_BREAK}%"
+    return "–" if isnan(share) else f"{100 * share:.{digits}f}{NO_BREAK}%"

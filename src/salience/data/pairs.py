@@ -45,28 +45,38 @@ def read_pairs(
     """
     file = Path(path)
     if not file.is_file():
-        raise BadInput(f"there is no file {file}")
+        raise BadInput(f"{file} is a folder; name a file in it" if file.is_dir() else f"there is no file {file}")
     pairs: list[Pair] = []
     for number, line in _lines(file):
         if limit is not None and len(pairs) == limit:
             break
+        row: Any = None
         try:
-            row: Any = json.loads(line)
+            row = json.loads(line)
             texts = [_text(row[name], name) for name in (source, answer)]
             links = [_links(() if name is None else row[name]) for name in (sure, possible)]
         except (ValueError, KeyError, TypeError) as error:
-            what = f"has no field {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
-            raise BadInput(f"line {number} of {file} {what}") from error
+            raise BadInput(f"line {number} of {file} {_fault(row, error)}") from error
         if not all(text.strip() for text in texts):
             raise BadInput(f"line {number} of {file} has an empty text")
         pair = Pair(str(number), texts[0], texts[1], links[0], links[0] | links[1])
         sizes = [len(words(text)) for text in texts]
         if outside := [link for link in pair.possible if not all(0 <= i < n for i, n in zip(link, sizes, strict=True))]:
-            raise BadInput(f"line {number} of {file} links words {outside[0]} of texts with {sizes} words")
+            raise BadInput(
+                f"line {number} of {file} links words {outside[0]}, counted from 0, of texts with {sizes} words"
+            )
         pairs.append(pair)
     if not pairs:
         raise BadInput(f"{file} holds no pairs")
     return pairs
+
+
+def _fault(row: Any, error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"has no field {error}. Its fields: {', '.join(row)}."
+    if row is not None and not isinstance(row, dict):
+        return "is no JSON object"
+    return f"cannot be read: {error}"
 
 
 def _text(value: Any, name: str) -> str:
@@ -85,7 +95,13 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def _links(values: Iterable[Sequence[int]]) -> frozenset[WordLink]:
-    return frozenset((int(a), int(b)) for a, b in values)
+    try:
+        links = [tuple(link) for link in values]
+    except TypeError:
+        links = [()]
+    if any(len(link) != 2 or not all(type(word) is int for word in link) for link in links):
+        raise TypeError("alignments are lists of two whole numbers, a word of the source and one of the answer")
+    return frozenset((a, b) for a, b in links)
 
 
 def words(text: str) -> list[Span]:

@@ -44,7 +44,7 @@ class Alignment:
     def error_rate(self) -> float:
         """The alignment error rate of all pairs together."""
         if not self.made + self.wanted:
-            raise BadInput("no pair has an alignment; name the fields that hold them")
+            raise BadInput("no pair has a word alignment; name the fields that hold them")
         return float(_rates(np.array(astuple(self), dtype=float)))
 
 
@@ -89,7 +89,7 @@ def read_aligned(gold: str | None, silver: str | None, limit: int | None = None)
 def check_aligned(name: str, pairs: Sequence[Pair]) -> None:
     """Raise if none of the pairs has a word alignment."""
     if not any(pair.sure for pair in pairs):
-        raise BadInput(f"no pair of {name} has an alignment; name the field that holds them")
+        raise BadInput(f"no pair of {name} has a word alignment; the lists of all of them are empty")
 
 
 # ---------------------------------------------------------------------------------------------------- links

@@ -87,8 +87,8 @@ class Classifiers:
     def __call__(self, name: str, *, seed: int = 0, **changes: Any) -> tuple[Pooled, Followed]:
         """Return a trained classifier and its course, from the folder or newly trained."""
         following = self.following(name, seed=seed, **changes)
-        if not following.finished():
-            self._forget_unrecorded(name)
+        if not following.finished() and (self.has(name) or not following.file.exists()):
+            self._twins.forget(name)  # trained, as a whole or in part, and not recorded: it is trained again
         model = self._twins(name, lambda: self._fresh(seed, changes), seed=seed, recorders=[following.recorder])
         assert isinstance(model, Pooled)
         return model, read_follow(following.file, training=following.training)
@@ -98,11 +98,6 @@ class Classifiers:
         recipe = replace(self.recipe, seed=seed)
         training = training_digest(self._fresh(seed, changes), self.train, Objective(), recipe)
         return Following(self.folder / f"{name}.parquet", self.followed, self.steps, training)
-
-    def _forget_unrecorded(self, name: str) -> None:
-        """A trained classifier whose course is not recorded is trained again; a training under way is resumed."""
-        if self.has(name):
-            self._twins.forget(name)
 
     def has(self, name: str) -> bool:
         """Whether a trained classifier of this name is in the folder."""

@@ -95,8 +95,14 @@ class CopyRun:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "CopyRun":
-        curve = tuple(CopyPoint(**point) for point in stored["curve"])
-        return cls(stored["kind"], stored["seed"], curve, stored["seconds"])
+        return cls(stored["kind"], stored["seed"], curve_of(stored["curve"]), stored["seconds"])
+
+
+def curve_of(stored: Sequence[Mapping[str, Any]]) -> tuple[CopyPoint, ...]:
+    """The points of a curve that was stored; there is at least one."""
+    if not stored:
+        raise ValueError("its curve is empty")
+    return tuple(CopyPoint(**point) for point in stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,10 @@ def head_alignment(
     """
     known = as_model(model)
     if not isinstance(known, EncoderDecoder):
-        raise UnsupportedModel(f"{known.name} has no cross-attention; use an encoder-decoder, such as Marian or T5")
+        raise UnsupportedModel(
+            f"{known.name} has no heads of cross-attention; use an encoder-decoder of transformers, such as Marian or "
+            "T5. The attention of models that `salience translation` trains is measured by that command."
+        )
     words = frozenset(source_words(train))
     return [_aligned(known, name, pairs, words, seed, report) for name, pairs in alignments.items()]
 

@@ -11,7 +11,7 @@ import torch
 
 from salience.core.stats import Estimate, share
 from salience.data.copying import Sequences
-from salience.dynamics.copying import LEARNT, CopyPoint, CopyRecipe, Size, copier, copy_curve
+from salience.dynamics.copying import LEARNT, CopyPoint, CopyRecipe, Size, copier, copy_curve, curve_of
 from salience.dynamics.repeats import Repeats, study
 from salience.errors import NotLearnt, choose
 from salience.models.seq2seq import Head, Seq2SeqNetwork
@@ -78,8 +78,7 @@ class HeadDraw:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "HeadDraw":
-        points = tuple(CopyPoint(**point) for point in stored["curve"])
-        return cls(stored["group"], stored["draw"], tuple(stored["heads"]), points)
+        return cls(stored["group"], stored["draw"], tuple(stored["heads"]), curve_of(stored["curve"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,24 @@
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from salience.core.files import claim, complete, locked, read_object
+from salience.core.processes import one_thread, pool
 from salience.errors import BadInput
 
 Job = Callable[[], Mapping[str, Any]]
 """Returns what is stored as JSON. It is sent to another process, so it must be possible to pickle it."""
+
+Run = Callable[[str, Job], Mapping[str, Any]]
+"""Runs a job and saves its result, in the process that has it: a killed study loses only runs in flight."""
 
 Result = TypeVar("Result")
 
@@ -33,20 +37,11 @@ class Repeats:
         """Yield what ``read`` makes of each result: first of the finished ones, then of the others as they finish."""
         missing = dict(jobs)
         for name in jobs:
-            if (path := self._path(name)) is not None and path.exists():
+            if self.folder is not None and (path := self.folder / f"{name}.json").exists():
                 del missing[name]
                 yield _stored(path, read)
-        for name, result in here(missing) if min(self.workers, len(missing)) < 2 else pool(missing, self.workers):
-            self._store(name, result)
-            yield read(result)
-
-    def _path(self, name: str) -> Path | None:
-        return None if self.folder is None else self.folder / f"{name}.json"
-
-    def _store(self, name: str, result: Mapping[str, Any]) -> None:
-        if (path := self._path(name)) is not None:
-            with complete(path) as file:
-                file.write((json.dumps(result) + "\n").encode())
+        run, workers = partial(_saved, self.folder), min(self.workers, len(missing))
+        yield from map(read, _here(missing, run) if workers < 2 else _apart(missing, run, workers))
 
 
 def _stored(path: Path, read: Callable[[Mapping[str, Any]], Result]) -> Result:
@@ -63,28 +58,27 @@ def cores() -> int:
     return max(1, torch.get_num_threads())
 
 
-def here(jobs: Mapping[str, Job]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Run the jobs one after the other in this process, on one thread, as :func:`pool` does."""
-    threads = torch.get_num_threads()
+def _saved(folder: Path | None, name: str, job: Job) -> Mapping[str, Any]:
+    result = job()
+    if folder is not None:
+        with complete(folder / f"{name}.json") as file:
+            file.write((json.dumps(result) + "\n").encode())
+    return result
+
+
+def _here(jobs: Mapping[str, Job], run: Run) -> Iterator[Mapping[str, Any]]:
+    """Run the jobs one after the other in this process."""
     for name, job in jobs.items():
-        torch.set_num_threads(1)
-        try:
-            result = job()
-        finally:
-            torch.set_num_threads(threads)
-        yield name, result
+        with one_thread():
+            result = run(name, job)
+        yield result
 
 
-def pool(jobs: Mapping[str, Job], workers: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _apart(jobs: Mapping[str, Job], run: Run, workers: int) -> Iterator[Mapping[str, Any]]:
     """Run the jobs in processes of one thread each."""
-    # A forked process inherits torch's threads in an unknown state; a spawned one starts clean.
-    with ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn"), torch.set_num_threads, (1,)) as processes:
-        waiting = {processes.submit(job): name for name, job in jobs.items()}
-        try:
-            for done in as_completed(waiting):
-                yield waiting[done], done.result()
-        finally:
-            processes.shutdown(wait=False, cancel_futures=True)
+    with pool(min(workers, len(jobs)), threads=1) as processes:
+        for done in as_completed([processes.submit(run, name, job) for name, job in jobs.items()]):
+            yield done.result()
 
 
 @contextmanager

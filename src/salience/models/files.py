@@ -12,6 +12,10 @@ from typing import Any
 from salience.errors import BadInput, BadModel, SalienceError, choose
 
 BUNDLED = ("sentiment", "sentiment_bilstm")
+
+TRAINED = ("model", "student", "models/standard")
+"""Where commands that train put their model, in the folder that is given to them."""
+
 """Small models shipped with the package."""
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "auto")
@@ -129,7 +133,9 @@ def check_shards(index: Path) -> None:
 
 def _check_folder(folder: Path, trust_remote_code: bool) -> None:
     if not (folder / "config.json").exists():
-        raise BadModel(f"{folder} holds no model: config.json is missing. Pass a folder written by save_pretrained.")
+        inner = [f"{folder}/{name}" for name in TRAINED if (folder / name / "config.json").exists()]
+        remedy = f"Did you mean {inner[0]}?" if inner else "Pass a folder written by save_pretrained."
+        raise BadModel(f"{folder} holds no model: config.json is missing. {remedy}")
     config = _json(folder / "config.json")
     if not isinstance(config.get("id2label") or {}, dict):
         raise BadModel(f"{folder}: id2label in config.json is not a mapping from numbers to labels")

@@ -330,15 +330,19 @@ class Seq2Seq:
         return self.module(entering, batch.mask, answers.inputs, step)
 
     def resolve(self, label: str | int) -> int:
-        """Return the id of a word of the vocabulary, as its token or as text that is one token."""
+        """Return the id of a word of the vocabulary, as text that is one token or as that token.
+
+        Text begins a word: ``A`` is the token ▁A, and the A inside a word can be named by its number alone.
+        """
         if isinstance(label, int):
             if 0 <= label < self.config.vocabulary:
                 return label
             raise BadInput(f"there is no word number {label}: {self.name} has {self.config.vocabulary:,}")
-        known = self.tokenizer.token_to_id(label)
-        ids = [known] if known is not None else self.tokenizer.encode(label).ids
-        if len(ids) == 1 and (known is not None or ids[0] != self.ids[UNK]):
+        ids, known = self.tokenizer.encode(label).ids, self.tokenizer.token_to_id(label)
+        if len(ids) == 1 and ids[0] != self.ids[UNK]:
             return ids[0]
+        if known is not None:
+            return known
         if not ids or self.ids[UNK] in ids:
             raise BadInput(unknown(label, self.labels[:10], "word", self.name))
         first = self.tokenizer.id_to_token(ids[0])

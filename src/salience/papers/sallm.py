@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from salience.core.files import complete
+from salience.core.processes import pool
 from salience.core.stats import Difference, Spread, paired_difference
 from salience.data import Source
 from salience.data.examples import Example, examples
 from salience.models import load
-from salience.papers.trainings import pool
 from salience.training.distillation import (
     WITHOUT_TEACHER,
     Callbacks,

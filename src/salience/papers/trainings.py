@@ -5,25 +5,21 @@ not depend on the number of processes, and two processes on two cores are nearly
 """
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import nan
-from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
-import torch
-
 from salience.core.files import claim, write_json
+from salience.core.processes import one_thread, pool
 from salience.data import Source
 from salience.data.examples import Example, examples
 from salience.errors import BadInput, SalienceError
-from salience.runs.engines.local import end_with_parent
 
 
 class Job(Protocol):
@@ -139,7 +135,7 @@ class _Saved(Generic[One]):
 
 
 def _here(work: _Saved[One], todo: Sequence[One], done: set[One], _: int) -> Iterator[tuple[One, Facts]]:
-    with _one_thread():
+    with one_thread():
         for job in in_order(todo, done):
             yield job, work(job)
 
@@ -205,33 +201,3 @@ def claim_rationales(file: Path, train: Source) -> None:
 def marks(right: Sequence[bool]) -> str:
     """Whether each text is classified correctly, as a text of zeros and ones."""
     return "".join("01"[one] for one in right)
-
-
-# ------------------------------------------------------------------------------------------------------ processes
-
-
-@contextmanager
-def pool(workers: int, threads: int) -> Generator[ProcessPoolExecutor]:
-    """A pool of processes with this many threads each, which end with this process."""
-    with ProcessPoolExecutor(workers, get_context("spawn"), _initialise, (threads,)) as processes:
-        try:
-            yield processes
-        except BaseException:
-            processes.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _initialise(threads: int) -> None:
-    """Initialise a worker process."""
-    end_with_parent()
-    torch.set_num_threads(threads)
-
-
-@contextmanager
-def _one_thread() -> Generator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

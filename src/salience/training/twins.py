@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from salience.core.files import complete_folder
+from salience.core.files import complete_folder, read_object
 from salience.core.passes import exclusive
 from salience.core.rows import each_text
 from salience.core.types import Batch, Model
@@ -127,10 +127,11 @@ class Twins:
 
 def _facts(place: Path) -> dict[str, Any] | None:
     """What the folder of a twin says it was trained from; None if there is no such folder."""
+    file = place / "twin.json"
     try:
-        return json.loads((place / "twin.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
+        return read_object(file) if file.exists() else None
+    except ValueError as error:
+        raise BadModel(f"{file} is damaged: {error}. Delete {place} to train it again.") from error
 
 
 def _other(checkpoints: Path, facts: dict[str, Any]) -> bool:

@@ -37,24 +37,44 @@ DRAWN = 24
 
 def sentences(result: "Dynamics") -> list[str]:
     """What was found, in words."""
-    order, r, a = result.order, result.order.relevance, result.order.attention
-    told = {
-        True: "Relevance separates keywords from other words before attention does",
-        False: "Attention separates keywords from other words before relevance does",
-        None: "Whether relevance or attention separates keywords first is not clear: the criteria differ, or their "
-        "intervals include 0",
-    }[order.relevance_first]
-    lines = [
-        f"{told}, over {order.texts} texts.",
-        f"By ranks, relevance is half-way at step {_steps(r.half)} and attention at step {_steps(a.half)}, a lag of "
-        f"{_steps(order.lag)} steps; above chance, relevance is {_from(r.first)} and attention {_from(a.first)}.",
-        f"By size, relevance is half-way at step {_steps(r.half_size)} and attention at step {_steps(a.half_size)}, a "
-        f"lag of {_steps(order.lag_size)} steps.",
-    ]
+    lines = _order(result.order) if result.order.texts else ["No text has a keyword and another word to compare."]
     unknown = dict.fromkeys(text.tokens[i] for text in result.followed.texts[: result.asked] for i in text.unknown)
     if unknown:
         lines.append(f"Not in the vocabulary, so all read as the same unknown word: {', '.join(unknown)}.")
     return [visible(line) for line in lines]
+
+
+def _order(order: "Order") -> list[str]:
+    """Whether relevance or attention comes first, and the steps of both."""
+    r, a = order.relevance, order.attention
+    never = [one.name for one in (r, a) if one.first is None]
+    answers = {
+        True: "Relevance separates keywords from other words before attention does",
+        False: "Attention separates keywords from other words before relevance does",
+        None: "Whether relevance or attention separates keywords first is not clear: "
+        + (f"{' and '.join(never)} never {'do' if never[1:] else 'does'}" if never else _WHY),
+    }
+    above = [f"Above chance by ranks, relevance is {_from(r.first)} and attention {_from(a.first)}."]
+    return [
+        f"{answers[order.relevance_first]}, over {order.texts} texts.",
+        *(above if len(never) < 2 else ()),
+        _halves("ranks", r.half, a.half, order.lag),
+        _halves("size", r.half_size, a.half_size, order.lag_size),
+    ]
+
+
+_WHY = "the criteria differ, or their intervals include 0"
+
+
+def _halves(by: str, relevance: Estimate, attention: Estimate, lag: Estimate) -> str:
+    """The steps at which both are half-way to what they are at the end, if they separate keywords at all then."""
+    missing = [name for name, e in (("relevance", relevance), ("attention", attention)) if isnan(e.mean)]
+    if missing:
+        return f"By {by}, {' and '.join(missing)} {'do' if missing[1:] else 'does'} not separate keywords at the end."
+    return (
+        f"By {by}, relevance is half-way at step {_steps(relevance)} and attention at step {_steps(attention)}, a lag "
+        f"of {_steps(lag)} steps."
+    )
 
 
 def _from(step: int | None) -> str:
@@ -62,9 +82,11 @@ def _from(step: int | None) -> str:
 
 
 def _steps(e: Estimate) -> str:
+    """A step between recorded ones; the first steps with a decimal."""
     if isnan(e.mean):
         return "–"
-    return f"{e.mean:.0f}" if isnan(e.low) else f"{e.mean:.0f} [{e.low:.0f}, {e.high:.0f}]"
+    form = ".1f" if abs(e.mean) < 10 else ".0f"
+    return f"{e.mean:{form}}" if isnan(e.low) else f"{e.mean:{form}} [{e.low:{form}}, {e.high:{form}}]"
 
 
 def heading(result: "Dynamics") -> str:
@@ -80,7 +102,9 @@ def terminal(result: "Dynamics") -> RenderableType:
     """What was trained, then relevance and attention of the words that were asked for, at a few steps."""
     parts: list[RenderableType] = [Text(visible(heading(result)), style="bold")]
     for text in result.followed.texts[: result.asked]:
-        parts += [Text(""), Text(visible(text.text), style="bold"), _words(result, text)]
+        label = visible(result.followed.labels[text.explained])
+        legend = Text(f"relevance r for {label}, and attention a, after these steps", style="dim")
+        parts += [Text(""), Text(visible(text.text), style="bold"), legend, _words(result, text)]
     return Group(*parts, Text(""))
 
 
@@ -89,13 +113,13 @@ def _words(result: "Dynamics", text: "FollowedText") -> Table:
     steps = result.followed.steps
     shown = sorted({i * (len(steps) - 1) // (COLUMNS - 1) for i in range(COLUMNS)})
     words = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    words.add_column(visible(f"r for {result.followed.labels[text.explained]}, a"), no_wrap=True)
+    words.add_column("\n", no_wrap=True)
     for what in "ra":
         for i in shown:
-            words.add_column(f"{what} at {steps[i]:,}", justify="right", no_wrap=True)
+            words.add_column(f"{what}\n{steps[i]:,}", justify="right", no_wrap=True, min_width=len(f"{steps[i]:,}"))
     for t, token in enumerate(text.tokens):
         r, a = ([f"{x[i, t]:{form}}" for i in shown] for x, form in ((text.relevance, "+.2f"), (text.attention, ".3f")))
-        words.add_row(Text(visible(token)), *r, *a)
+        words.add_row(Text(visible(token)), *(Text(number, no_wrap=True) for number in (*r, *a)))
     return words
 
 

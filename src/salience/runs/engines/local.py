@@ -5,15 +5,15 @@ import signal
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from threading import Thread
 from time import monotonic
 
 import psutil
 import torch
 
+from salience.core.processes import end_with_parent
 from salience.core.types import Model
 from salience.data import Shard
 from salience.errors import SalienceError
@@ -138,17 +138,6 @@ def _share(job: Job, number: int, workers: int) -> Job:
         device = f"cuda:{number % torch.cuda.device_count()}"
         model = Checkpoint(model.name, {**model.options, "device": device})
     return replace(job, threads=threads, model=model)
-
-
-def end_with_parent() -> None:
-    """End this worker process as soon as its parent has ended, even if the parent was killed."""
-
-    def watch() -> None:
-        if (parent := parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
 
 
 def _work(pipe: Connection, job: Job) -> None:

@@ -118,7 +118,7 @@ def test_the_command_trains_follows_and_writes(data: Path, tmp_path: Path, capsy
     printed = capsys.readouterr()
     assert "How attention came to be" in printed.out
     assert re.search(r"relevance r for \w+, and attention a, after these steps", printed.out)
-    assert re.search(r"( +r){4}( +a){4} *\n +0 +\d", printed.out)
+    assert re.search(r"( +r)+( +a)+ *\n +0 +\d", printed.out)
     assert "the training takes about" in printed.err
     assert f"It is kept in {out}." in printed.err
     assert "<fieldset" in html.read_text("utf-8")

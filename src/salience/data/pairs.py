@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -94,14 +94,14 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
         raise BadInput(f"{file} cannot be read: {error}") from error
 
 
-def _links(values: Iterable[Sequence[int]]) -> frozenset[WordLink]:
+def _links(values: Any) -> frozenset[WordLink]:
     try:
-        links = [tuple(link) for link in values]
-    except TypeError:
-        links = [()]
-    if any(len(link) != 2 or not all(type(word) is int for word in link) for link in links):
-        raise TypeError("alignments are lists of two whole numbers, a word of the source and one of the answer")
-    return frozenset((a, b) for a, b in links)
+        links = [(a, b) for a, b in values]
+        if all(type(word) is int for link in links for word in link):
+            return frozenset(links)
+    except (TypeError, ValueError):  # no list of pairs
+        pass
+    raise TypeError("alignments are lists of two whole numbers, a word of the source and one of the answer")
 
 
 def words(text: str) -> list[Span]:

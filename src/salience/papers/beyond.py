@@ -202,7 +202,7 @@ def run(
     gates = train_gates(classifier, [e.text for e in texts], place / "gates", recipe=size.gates, report=callbacks.step)
     compared = measured(classifier, CLASSIFIER, METHODS, gates=str(gates.folder))
     callbacks.stage(f"{data}: testing the {CLASSIFIER}")
-    right = correct(classifier, test)
+    right = np.array(correct(classifier, test))
     selecting: dict[RationaleKind, Selecting] = {}
     for kind, result in rationales.items():
         selector = load(result.model)

@@ -147,10 +147,10 @@ def _trained(setting: Setting, name: str, data: Data) -> tuple[Comparison, Decep
 
 def _deceptive(study: Study) -> Deceptive:
     twin = deceiving(study)
-    accuracies = [Measure.of("accuracy", study.correct(one), "share") for one in (twin, study.model)]
+    own, other = (Measure.of("accuracy", study.correct(one), "share") for one in (twin, study.model))
     attention = [one.attention for one in snapshots(twin, study.encoded)]
     influence = leave_one_out(twin, study.examples)
-    return Deceptive(*accuracies, Agreement.between("a, Δ of the deceptive twin", attention, influence))
+    return Deceptive(own, other, Agreement.between("a, Δ of the deceptive twin", attention, influence))
 
 
 # ------------------------------------------------------------------------------------------------------ dictionary

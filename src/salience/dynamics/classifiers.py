@@ -36,12 +36,12 @@ def labels_to_learn(train: Sequence[Example], followed: Sequence[Example]) -> tu
     """The labels of the texts to train on; raise for texts that these classifiers cannot read or learn."""
     for what, examples in (("train on", train), ("follow", followed)):
         if not examples:
-            raise BadInput(f"there are no texts to {what}")
+            raise BadInput(f"there are no texts to {what}; give more texts, or name others to follow (--test)")
     if pairs := [e.id for e in (*train, *followed) if not isinstance(e.text, str)]:
         raise BadInput(f"{pairs[0]!r} is a pair of texts; the classifiers that are followed read single texts")
     if unlabelled := [e.id for e in train if e.label is None]:
         raise BadInput(f"texts to train on need labels, and {unlabelled[0]!r} has none (--label-column)")
-    labels = labels_in(train, "the texts to train on")
+    labels = labels_in(train, "the training data")
     return tuple(map(str, range(labels))) if isinstance(labels, int) else tuple(labels)
 
 

@@ -141,7 +141,7 @@ def _check_labels(labels: Sequence[str], examples: Sequence[Example]) -> None:
         if e.single_label is None:
             raise BadInput(f"texts to follow need one label each, and {e.id!r} has {e.label!r} (--label-column)")
         if str(e.single_label) not in labels:
-            raise BadInput(unknown(e.single_label, labels, "label", "the texts to train on"))
+            raise BadInput(unknown(e.single_label, labels, "label", "the training data"))
 
 
 @contextmanager

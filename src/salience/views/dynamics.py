@@ -92,8 +92,9 @@ def _steps(e: Estimate) -> str:
 def heading(result: "Dynamics") -> str:
     """What was trained."""
     last = result.followed.steps[-1]
+    steps = "1 step" if last == 1 else f"{last:,} steps"
     return (
-        f"{TITLE}: a classifier trained on {result.texts:,} texts of {result.data} for {last:,} steps, accuracy "
+        f"{TITLE}: a classifier trained on {result.texts:,} texts of {result.data} for {steps}, accuracy "
         f"{percent(result.accuracy.mean, 1)} on {result.accuracy.n} others"
     )
 

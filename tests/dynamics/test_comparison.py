@@ -9,11 +9,12 @@ import torch
 
 from dynamics.planted import KEYWORDS, SMALL, planted
 from salience.core.passes import forward
+from salience.core.types import Batch
 from salience.data.examples import Example
 from salience.dynamics.agreement import agreement
 from salience.dynamics.classifiers import Classifiers
 from salience.dynamics.comparison import Comparison, compare
-from salience.dynamics.influence import gradient_form, leave_one_out
+from salience.dynamics.influence import gradient_form, leave_one_out, log_odds
 from salience.training.loop import Recipe
 from shapes import build
 
@@ -143,20 +144,24 @@ def test_influence_ranks_the_tokens_of_a_text_whose_label_is_almost_certain():
     assert len(set(delta.tolist())) == len(delta)
 
 
-def test_the_gradient_form_is_the_derivative_of_gates():
-    model = build("pooled_bilstm", dtype=torch.float64)
-    example = Example("1", "a fine film with no heart", "good")
-    [gradient] = gradient_form(model, [example])
-    batch = model.batch(model.encode([example.text]))
-    e = model.embed(batch)
+@pytest.mark.parametrize("labels", [3, 2])
+def test_the_gradient_form_is_the_derivative_of_gates(labels: int):
+    """Of log p; with two labels, of the log-odds, also where both are in one batch."""
+    model = build("pooled_bilstm", dtype=torch.float64).fresh([str(c) for c in range(labels)], seed=0)
+    examples = [Example("1", "a fine film with no heart", "0"), Example("2", "no film with a fine heart", "1")]
+    for example, gradient in zip(examples, gradient_form(model, examples), strict=True):
+        batch = model.batch(model.encode([example.text]))
+        e, label = model.embed(batch), int(str(example.label))
 
-    def log_p(gates: torch.Tensor) -> float:
-        return float(forward(model, batch, embeddings=e * gates[:, None]).logits.log_softmax(-1)[0, 2])
+        def value(gates: torch.Tensor, e: torch.Tensor = e, batch: Batch = batch, label: int = label) -> float:
+            logits = forward(model, batch, embeddings=e * gates[:, None]).logits
+            return float(log_odds(logits, torch.tensor([label])) if labels == 2 else logits.log_softmax(-1)[0, label])
 
-    n, h = batch.width, 1e-5
-    for i in range(n):
-        up, down = (torch.ones(n, dtype=torch.float64) + s * h * torch.eye(n, dtype=torch.float64)[i] for s in (1, -1))
-        assert gradient[i] == pytest.approx((log_p(up) - log_p(down)) / (2 * h), abs=1e-6)
+        n, h = batch.width, 1e-5
+        for i in range(n):
+            one = torch.eye(n, dtype=torch.float64)[i]
+            up, down = (torch.ones(n, dtype=torch.float64) + s * h * one for s in (1, -1))
+            assert gradient[i] == pytest.approx((value(up) - value(down)) / (2 * h), abs=1e-6)
 
 
 def test_keywords_are_what_counts_find(classifiers: Classifiers):

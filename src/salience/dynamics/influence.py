@@ -1,6 +1,7 @@
 """How much each token matters to a trained classifier: the output without it, and the derivative of that."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -46,13 +47,9 @@ def _left_out(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t
     return (whole[:, None] - without).where(batch.content, 0)
 
 
-def _target(model: Model, example: Example) -> Target:
-    """The log-odds of the true label with two labels, its log-probability with more."""
-    label = model.resolve(str(example.single_label))
-    return Target(label, 1 - label) if len(model.labels) == 2 else Target(label, kind="log_probability")
-
-
 def _derivative(model: Model, batch: Batch, target: Targets) -> Float[Tensor, "b t"]:
+    if len(model.labels) == 2:
+        target = replace(target, against=1 - target.labels, kind="logit", value=None)
     result = input_x_gradient(model, batch, target)
     return result.scores if isinstance(result, Attribution) else result
 
@@ -64,7 +61,7 @@ def _influence(
     longer = [i for i, tokens in enumerate(encoded) if len(tokens) > 1]
 
     def work(batch: Batch, items: list[int]) -> list[Scores]:
-        own = [_target(model, examples[longer[i]]) for i in items]
+        own = [Target(examples[longer[i]].single_label, kind="log_probability") for i in items]
         scores = measure(model, batch, resolve(model, own, forward(model, batch).logits))
         rows = scores.detach().cpu().double().numpy()
         return [row[:n] for row, n in zip(rows, batch.mask.sum(1).tolist(), strict=True)]

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+import salience.dynamics.heads as of_heads
 from salience.cli import run
 from salience.core.stats import share_interval
 from salience.data.copying import Sequences
@@ -147,6 +148,26 @@ def test_networks_differ_in_their_heads_alone():
     assert not torch.equal(other.heads[0].query.weight, other.heads[1].query.weight)
 
 
+@pytest.mark.parametrize(
+    ("ends", "verdict", "trainings"),
+    [
+        ([(0.99, 0.99), (0.96, 0.97), (1.0, 1.0)], "good", 3),
+        ([(0.87, 0.0), (0.16, 0.01), (0.6, 0.5)], "bad", 3),  # copied, but not by attention
+        ([(0.99, 0.99), (0.4, 0.0), (1.0, 1.0)], "neither", 2),
+        ([(0.9, 0.8), (0.4, 0.0), (0.4, 0.0)], "neither", 1),
+    ],
+)
+def test_a_head_is_good_or_bad_if_all_of_its_trainings_are(
+    monkeypatch: pytest.MonkeyPatch, ends: list[tuple[float, float]], verdict: str, trainings: int
+):
+    points = [CopyPoint(200, accuracy, attention, 0.0, 0.0) for accuracy, attention in ends]
+    monkeypatch.setattr(of_heads, "_curve", lambda _, seed, __: (points[seed],))
+    checked = CheckedHead.of(of_heads._check(3, TINY))  # pyright: ignore
+    assert (checked.head, checked.verdict) == (3, verdict)
+    assert checked.accuracies == tuple(accuracy for accuracy, _ in ends[:trainings])
+    assert checked.attention == tuple(attention for _, attention in ends[:trainings])
+
+
 def test_heads_that_are_never_good_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("salience.dynamics.heads.MOST", 2)
     with pytest.raises(NotLearnt, match="of 2 initialisations of a head, 2 are bad and 0 good"):
@@ -157,7 +178,8 @@ def test_heads_that_are_never_good_are_reported(monkeypatch: pytest.MonkeyPatch,
 def test_models_are_drawn_from_checked_heads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     verdicts = {head: "good" if head == 4 else "bad" for head in range(9)}
     monkeypatch.setattr(
-        "salience.dynamics.heads._check", lambda head, _: {"head": head, "verdict": verdicts[head], "accuracies": [0.5]}
+        "salience.dynamics.heads._check",
+        lambda head, _: {"head": head, "verdict": verdicts[head], "accuracies": [0.5], "attention": [0.5]},
     )
     result = heads(recipe=TINY, folder=tmp_path / "h")
     bad = {head for head, verdict in verdicts.items() if verdict == "bad"}
@@ -172,7 +194,7 @@ def test_models_are_drawn_from_checked_heads(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize("workers", [2, 4])
 def test_the_number_of_workers_does_not_change_which_heads_are_drawn(monkeypatch: pytest.MonkeyPatch, workers: int):
     def check(head: int, _: CopyRecipe) -> dict[str, Any]:
-        return {"head": head, "verdict": "good" if head % 9 == 4 else "bad", "accuracies": [0.5]}
+        return {"head": head, "verdict": "good" if head % 9 == 4 else "bad", "accuracies": [0.5], "attention": [0.5]}
 
     monkeypatch.setattr("salience.dynamics.heads._check", check)
     monkeypatch.setattr(repeats, "_apart", lambda jobs, one, _: repeats._here(jobs, one))  # pyright: ignore
@@ -183,7 +205,9 @@ def test_the_table_of_heads():
     points = (CopyPoint(0, 0.0, 0.0, 0.0, 0.0), CopyPoint(90, 0.97, 0.9, 0.0, 0.0))
     failed = (CopyPoint(200, 0.5, 0.1, 0.0, 0.0),)
     draws = (*(HeadDraw("bad", i, (1,), failed) for i in range(3)), HeadDraw("rescued", 0, (1, 2), points))
-    result = Heads(CopyRecipe(), (CheckedHead(0, "good", (0.99,)), CheckedHead(1, "bad", (0.5,))), draws)
+    result = Heads(
+        CopyRecipe(), (CheckedHead(0, "good", (0.99,), (0.99,)), CheckedHead(1, "bad", (0.5,), (0.0,))), draws
+    )
     _, rows = heads_table(result)
     assert rows[0][2] == "0 of 3 (0.000 to 0.708)"
     assert rows[1][:4] == ["bad heads and a good one", "1", "1 of 1 (0.025 to 1.000)", "90"]
@@ -211,7 +235,12 @@ def test_the_command_for_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str
     monkeypatch.setattr("salience.dynamics.copying.CopyRecipe", lambda steps: CopyRecipe(**{**RAW, "steps": steps}))
     monkeypatch.setattr(
         "salience.dynamics.heads._check",
-        lambda head, _: {"head": head, "verdict": "good" if head == 8 else "bad", "accuracies": [0.5]},
+        lambda head, _: {
+            "head": head,
+            "verdict": "good" if head == 8 else "bad",
+            "accuracies": [0.5],
+            "attention": [0.5],
+        },
     )
     options = ["--heads", "--steps", "3", "--out", str(tmp_path / "h"), "--workers", "1"]
     assert run(["copying", *options, "--json", "--html", str(tmp_path / "h.html")]) == 0

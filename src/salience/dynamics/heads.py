@@ -17,7 +17,11 @@ from salience.errors import NotLearnt, choose
 from salience.models.seq2seq import Head, Seq2SeqNetwork
 
 BAD = 0.6
-"""A head is bad if a model of this head alone has a token accuracy below this at the last step."""
+"""A head is bad if a model of this head alone has an attention accuracy below this at the last step.
+
+The authors judge by token accuracy. But after 200 steps, networks whose attention never finds the symbol copy 16 to
+87 % of the symbols.
+"""
 
 CHECKED = 3
 """Trainings of a single head, with different sequences, that must agree."""
@@ -52,15 +56,17 @@ HEAD_SIZES: Mapping[str, HeadSize] = {"quick": HeadSize(3, 8, 1), "full": HeadSi
 
 @dataclass(frozen=True, slots=True)
 class CheckedHead:
-    """An initialisation of a head, and the last token accuracy of models that have this head alone."""
+    """An initialisation of a head, and what models that have this head alone do at their last step."""
 
     head: int
     verdict: Verdict
     accuracies: tuple[float, ...]
+    attention: tuple[float, ...]
+    """Attention accuracy."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "CheckedHead":
-        return cls(stored["head"], stored["verdict"], tuple(stored["accuracies"]))
+        return cls(stored["head"], stored["verdict"], tuple(stored["accuracies"]), tuple(stored["attention"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +167,19 @@ def _count(checked: Sequence[CheckedHead], verdict: Verdict) -> int:
 
 def _check(head: int, recipe: CopyRecipe) -> dict[str, Any]:
     """Train a model of one head several times; as soon as two trainings differ, it is neither good nor bad."""
-    accuracies: list[float] = []
-    verdicts: set[Verdict] = set()
+    ends: list[CopyPoint] = []
+    verdict: Verdict = "neither"
     for seed in range(CHECKED):
-        accuracies.append(_curve([head], seed, recipe)[-1].accuracy)
-        verdicts.add("good" if accuracies[-1] >= LEARNT else "bad" if accuracies[-1] < BAD else "neither")
-        if len(verdicts) > 1 or "neither" in verdicts:
-            return asdict(CheckedHead(head, "neither", tuple(accuracies)))
-    return asdict(CheckedHead(head, verdicts.pop(), tuple(accuracies)))
+        ends.append(_curve([head], seed, recipe)[-1])
+        verdicts = {_verdict(end) for end in ends}
+        verdict = verdicts.pop() if len(verdicts) == 1 else "neither"
+        if verdict == "neither":
+            break
+    return asdict(CheckedHead(head, verdict, tuple(end.accuracy for end in ends), tuple(end.attention for end in ends)))
+
+
+def _verdict(end: CopyPoint) -> Verdict:
+    return "good" if end.accuracy >= LEARNT else "bad" if end.attention < BAD else "neither"
 
 
 def _drawn(group: Group, draw: int, pools: Mapping[str, Sequence[int]]) -> tuple[int, ...]:

@@ -85,8 +85,8 @@ def heads_notes(result: "Heads") -> list[str]:
     counts = {v: sum(one.verdict == v for one in result.checked) for v in ("good", "bad", "neither")}
     return [
         f"Of {len(result.checked)} initialisations of a single head, {counts['good']} are good (accuracy of at least "
-        f"0.95 within {result.recipe.steps} steps, in three trainings), {counts['bad']} bad (below 0.6) and "
-        f"{counts['neither']} neither.",
+        f"0.95 within {result.recipe.steps} steps, in three trainings), {counts['bad']} bad (attention on less than "
+        f"0.6 of the symbols) and {counts['neither']} neither.",
         "All models start from the same weights except for their heads, and each reads sequences of its own. Models "
         "of a group share heads, of which there are few, so that the intervals are those for these heads.",
     ]

@@ -171,7 +171,7 @@ def _check(head: int, recipe: CopyRecipe) -> dict[str, Any]:
     verdict: Verdict = "neither"
     for seed in range(CHECKED):
         ends.append(_curve([head], seed, recipe)[-1])
-        verdicts = {_verdict(end) for end in ends}
+        verdicts: set[Verdict] = {_verdict(end) for end in ends}
         verdict = verdicts.pop() if len(verdicts) == 1 else "neither"
         if verdict == "neither":
             break

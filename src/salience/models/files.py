@@ -12,11 +12,10 @@ from typing import Any
 from salience.errors import BadInput, BadModel, SalienceError, choose
 
 BUNDLED = ("sentiment", "sentiment_bilstm")
+"""Small models shipped with the package."""
 
 TRAINED = ("model", "student", "models/standard")
 """Where commands that train put their model, in the folder that is given to them."""
-
-"""Small models shipped with the package."""
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "auto")
 """Data types of the weights; ``auto`` is the one they were saved in."""

@@ -29,7 +29,8 @@ def test_everything_is_in_one_table_and_not_measured_twice(folder: Path, capsys:
     command = ["paper", "beyond", "--data", f"movies={folder / 'movies'}", "--model", str(folder / "model")]
     command += ["--rationale-column", "marked", "--epochs", "1", "--out", str(folder / "out"), "--quiet"]
     assert run(command) == 0
-    out = capsys.readouterr().out
+    printed, out = capsys.readouterr().out, (folder / "out" / "tables.md").read_text()
+    assert max(map(len, printed.splitlines())) <= 80
     (result,) = json.loads((folder / "out" / "result.json").read_text())
     measured = {(row["model"], row["method"]) for row in result["rows"]}
     asked = {("classifier", method) for method in (*beyond.METHODS, "pairwise_occlusion", "random")}
@@ -40,8 +41,8 @@ def test_everything_is_in_one_table_and_not_measured_twice(folder: Path, capsys:
             assert row[metric].keys() == {"mean", "low", "high", "n", "beats_random"}
         assert row["seconds"] is None or row["seconds"] > 0
     assert "| A2R, a rationale model | 0.474 | 0.433 | 0.109 | 0.320 |" in out
-    own = "integrated_gradients (classifier)"
-    assert f"| {own} > random (classifier) | comprehensiveness | 0.484 / 0.238 |" in out
+    own = "integrated_gradients"
+    assert f"| {own} > random | comprehensiveness | 0.484 / 0.238 |" in out
     assert f"| selection (lei) > {own} | roc_auc (auprc) | 0.474 / 0.376 |" in out, "AUPRC flatters tied scores"
     cells = {(row["model"], row["method"]): row["roc_auc"]["mean"] for row in result["rows"]}
     judged = [d for d in result["directions"] if "A2R" in d["better"] and d["metric"] == "auprc"]
@@ -50,17 +51,20 @@ def test_everything_is_in_one_table_and_not_measured_twice(folder: Path, capsys:
         assert direction["ours"] == ours
         assert direction["difference"]["mean"] == pytest.approx(ours[0] - ours[1]), "paired over the same texts"
         assert result["rationale_models"][kind]["marked"]["f1"]["n"] == 8
-        assert f"token_f1: the selection of {kind} has" in out
-        assert f"Exactly the tokens that {kind} selects have a token F1 of" in out
-    assert "diff_mask is number" in out
-    assert "its gates took" in out
+        assert f"The selection of {kind} is " in printed
+        assert f"Exactly the tokens that {kind} selects have a token F1" in " ".join(printed.split())
+    assert "diff_mask, place among 7 methods: comprehensiveness" in " ".join(printed.split())
+    assert "its gates took" in printed
+    shown = (folder / "out" / "report.html").read_text()
+    assert shown.count("<svg") == len(beyond.FAITHFULNESS) + len(beyond.PLAUSIBILITY) + 1
+    assert "selection (lei)" in shown
     assert run(command) == 0
-    assert capsys.readouterr().out == out, "times included, so that nothing was measured again"
+    assert capsys.readouterr().out == printed, "times included, so that nothing was measured again"
 
     part = next((folder / "out" / "movies" / "of-classifier").rglob("*.parquet"))
     part.unlink()
     assert run(command) == 0
-    assert capsys.readouterr().out == out, "a lost part is measured again"
+    assert capsys.readouterr().out == printed, "a lost part is measured again"
 
 
 def test_interactions_of_long_texts_are_left_out_with_the_reason():

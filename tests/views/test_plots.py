@@ -54,6 +54,9 @@ def test_lines_and_text_can_be_read_on_light_and_on_dark_paper(name: str):
         plots.boxes({"one": [0.1, 0.2, 0.3, 0.9, nan]}, {"one": "mean 0.4"}, Axis("value", "%")),
         plots.scatter([(0.1, 0.2), (0.3, nan)], Axis("x", ends=(0, 1)), Axis("y"), {"far": 0.4}),
         plots.path({"λ = 0.1": (0.0, 0.1), "λ = 1": (0.5, 0.6)}, Axis("x"), Axis("y")),
+        plots.named_points(
+            {"a": (1.0, 0.1), "random": (9.0, 0.6)}, Axis("x", scale="log"), Axis("y"), quiet=["random"]
+        ),
     ],
 )
 def test_every_colour_of_a_chart_has_a_dark_one(chart: object):
@@ -74,6 +77,13 @@ def test_names_stand_at_the_ends_of_lines_and_the_numbers_behind_the_chart():
     html = pages.chart(b"<svg></svg>", "Accuracy & more", plots.numbers(LINES, "step"))
     assert 'aria-label="Accuracy &amp; more"' in html
     assert html.index("<svg") < html.index("<summary>") < html.index("0.990")
+
+
+def test_a_name_that_would_cover_another_one_is_left_out():
+    """On a logarithmic axis, 1 and 9 are far apart and 1,000 and 1,001 are not."""
+    points = {"one": (1.0, 0.5), "two": (9.0, 0.5), "more": (1000.0, 0.5), "hidden": (1001.0, 0.5), "up": (1001.0, 0.9)}
+    drawn = plots.svg(plots.named_points(points, Axis("x", scale="log"), Axis("y"))).decode()
+    assert {name for name in points if f">{name}</text>" in drawn} == points.keys() - {"hidden"}
 
 
 def test_every_row_has_its_name():

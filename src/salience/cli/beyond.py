@@ -10,7 +10,7 @@ import click
 from salience.cli.checks import check_model
 from salience.cli.debate import data_sets
 from salience.cli.options import COUNT, DELIMITER, EPOCHS, example_lines, source_of
-from salience.cli.output import print_points, write_into
+from salience.cli.output import print_points, print_table, write_into
 from salience.core.characters import to_json, visible
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def beyond(**options: Any) -> None:
     check_model(options["model"])
     from salience.data.examples import examples
     from salience.papers.beyond import SIZES, Callbacks, run
-    from salience.papers.beyond_report import answer, facts, left_out
+    from salience.papers.beyond_report import facts, page
     from salience.views.evaluation import plain
     from salience.views.progress import quietly, stages
 
@@ -80,16 +80,21 @@ def beyond(**options: Any) -> None:
             data = (examples(train), examples(test))
             results.append(run(options["model"], name, *data, options["out"], size, callbacks=callbacks))
     tables = "\n\n".join(_markdown(result) for result in results)
-    write_into(
-        options["out"],
-        {"result.json": to_json(plain([facts(r) for r in results]), indent=1), "tables.md": f"{tables}\n"},
-    )
-    click.echo(tables)
+    stored = to_json(plain([facts(r) for r in results]), indent=1)
+    write_into(options["out"], {"result.json": stored, "tables.md": f"{tables}\n", "report.html": page(results)})
     for result in results:
-        click.echo(visible(f"\n{result.data}"))
-        print_points([*answer(result), *(f"left out: {one}" for one in left_out(result))])
+        _print(result)
     if not options["quiet"]:
-        click.echo(visible(f"wrote {options['out'] / 'tables.md'}"), err=True)
+        click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)
+
+
+def _print(result: "BeyondResult") -> None:
+    from salience.papers.beyond_report import answer, direction_table, left_out, published_table, wide_table
+
+    click.echo(visible(result.data))
+    for content in (wide_table(result), *published_table(result), direction_table(result)):
+        print_table(content)
+    print_points([*answer(result), *(f"left out: {one}" for one in left_out(result))])
 
 
 def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
@@ -103,12 +108,9 @@ def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
 
 
 def _markdown(result: "BeyondResult") -> str:
-    from salience.papers.beyond_report import METRICS, PUBLISHED, direction_table, table
+    from salience.papers.beyond_report import direction_table, published_table, table
     from salience.papers.sallm import markdown
 
     heads, lines = table(result)
-    tables = [([result.data, *heads[1:]], lines)]
-    if "movies" in result.data:
-        numbers = [[name, *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED.items()]
-        tables.append((["published, direction only", *METRICS], numbers))
-    return "\n\n".join(map(markdown, (*tables, direction_table(result))))
+    tables = (([result.data, *heads[1:]], lines), *published_table(result), direction_table(result))
+    return "\n\n".join(map(markdown, tables))

@@ -163,7 +163,7 @@ def _faithful(evaluation: Evaluation, metrics: Sequence[str], real: Sequence[str
 
 def _unmeasured(evaluation: Evaluation, metrics: Sequence[str]) -> str:
     """Say that no metric has a value, and why: those of answers leave out segments, and keep others."""
-    nothing = f"Nothing could be measured: no value of {_listed(metrics, 'or')} is defined on these texts"
+    nothing = f"Nothing could be measured: no value of {joined(metrics, 'or')} is defined on these texts"
     if "by" not in evaluation.settings:
         return f"{nothing}."
     return f"{nothing}, because no prompt has more segments than are left out, so choose smaller ones such as by=word."
@@ -190,7 +190,7 @@ def _against_controls(
     beaten: Mapping[str, Sequence[str]],
 ) -> Iterator[str]:
     counts = "; ".join(
-        f"{_listed(names, 'and')} on {number if number else 'none'} of {plural(len(metrics), 'faithfulness metric')}"
+        f"{joined(names, 'and')} on {number if number else 'none'} of {plural(len(metrics), 'faithfulness metric')}"
         for number, names in _by_count({name: len(own) for name, own in proven.items()})
     )
     yield f"Significantly better than random ({TESTED}): {counts}."
@@ -212,13 +212,13 @@ def _by_count(counts: Mapping[str, int]) -> list[tuple[int, list[str]]]:
 
 
 def _either(names: Sequence[str]) -> str:
-    return _listed(names, "or")
+    return joined(names, "or")
 
 
-def _listed(names: Sequence[str], word: str) -> str:
+def joined(names: Sequence[str], word: str) -> str:
     """The names in a sentence.
 
-    >>> _listed(["gradient", "lrp", "lime"], "or")
+    >>> joined(["gradient", "lrp", "lime"], "or")
     'gradient, lrp or lime'
     """
     return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -22,6 +22,7 @@ from salience.data.examples import Example, encode_examples, sampled
 from salience.data.rationales import marked
 from salience.evaluation.evaluator import unsupported
 from salience.evaluation.runs import evaluate_data
+from salience.evaluation.table import Cell
 from salience.explanations.explainer import AnyMethod
 from salience.methods.interactions import by_token, pairwise_occlusion
 from salience.models.identity import digest
@@ -33,7 +34,7 @@ from salience.runs.folder import read_manifest
 from salience.runs.run import Run
 from salience.training import distillation
 from salience.training.diffmask import RECIPE as GATES
-from salience.training.diffmask import train_gates
+from salience.training.diffmask import GatesResult, train_gates
 from salience.training.loop import Epoch, Recipe, TrainingProgress
 from salience.training.monitors import correct
 from salience.training.rationale_models import RationaleResult, RationaleTraining, selections, train_rationale_model
@@ -167,6 +168,10 @@ class BeyondResult:
         """The explanations of every model."""
         return {CLASSIFIER: self.classifier, **{kind: one.comparison for kind, one in self.rationales.items()}}
 
+    def cell(self, of: Explainer, metric: str) -> Cell:
+        """What a metric says of an explanation."""
+        return self.comparisons[of.model].evaluation.cells[of.method, metric]
+
 
 # ------------------------------------------------------------------------------------------------------ a run
 
@@ -183,32 +188,13 @@ def run(
 ) -> BeyondResult:
     """Train and measure everything on one data set. What is trained is kept in the folder and not trained again."""
     texts, held_out = sampled(train, size.train or len(train)), sampled(test, size.test)
-    place = Path(out) / data
-    shown = distillation.Callbacks(step=callbacks.step)
-
-    def trained(name: str, kind: RationaleKind | None) -> RationaleResult:
-        callbacks.stage(f"{data}: training the {name}")
-        training = RationaleTraining(kind, size.rate, recipe=size.recipe)
-        return train_rationale_model(model, texts, place / name, training, callbacks=shown)
-
-    def measured(of: Model, name: str, methods: Sequence[str], **gates: str) -> Comparison:
-        callbacks.stage(f"{data}: measuring the {name}")
-        return _compared(of, data, held_out, methods, _measurements(place, name), callbacks.measured, **gates)
-
-    plain = trained(CLASSIFIER, None)
-    rationales = {kind: trained(kind, kind) for kind in KINDS}
+    study = _Study(model, data, texts, held_out, test, Path(out) / data, size, callbacks)
+    plain, rationales = study.trained(CLASSIFIER, None), {kind: study.trained(kind, kind) for kind in KINDS}
     classifier = load(plain.model)
-    callbacks.stage(f"{data}: training the gates")
-    gates = train_gates(classifier, [e.text for e in texts], place / "gates", recipe=size.gates, report=callbacks.step)
-    compared = measured(classifier, CLASSIFIER, METHODS, gates=str(gates.folder))
-    callbacks.stage(f"{data}: testing the {CLASSIFIER}")
-    right = np.array(correct(classifier, test))
-    selecting: dict[RationaleKind, Selecting] = {}
-    for kind, result in rationales.items():
-        selector = load(result.model)
-        comparison = measured(selector, kind, SELECTING)
-        callbacks.stage(f"{data}: testing the {kind}")
-        selecting[kind] = _selecting(selector, comparison, test, right)
+    gates = study.gates(classifier)
+    compared = study.measured(classifier, CLASSIFIER, METHODS, gates=str(gates.folder))
+    right = study.tested(classifier, CLASSIFIER)
+    selecting = {kind: study.selecting(load(one.model), kind, right) for kind, one in rationales.items()}
     trainings = {CLASSIFIER: plain.epochs, **{kind: one.epochs for kind, one in rationales.items()}}
     return BeyondResult(
         data,
@@ -216,8 +202,60 @@ def run(
         float(np.mean(right)),
         selecting,
         {name: _seconds(epochs) for name, epochs in {**trainings, "gates": gates.epochs}.items()},
-        _directions(place, compared.evaluation.metrics),
+        _directions(study.folder, compared.evaluation.metrics),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """The steps of a run on one data set. Each is finished in the folder before the next begins."""
+
+    model: str
+    data: str
+    texts: Sequence[Example]
+    held_out: Sequence[Example]
+    """The texts that are explained."""
+    test: Sequence[Example]
+    """The texts that accuracy is measured on."""
+    folder: Path
+    size: Size
+    callbacks: Callbacks
+
+    def _stage(self, what: str) -> None:
+        self.callbacks.stage(f"{self.data}: {what}")
+
+    def trained(self, name: str, kind: RationaleKind | None) -> RationaleResult:
+        self._stage(f"training the {name}")
+        training = RationaleTraining(kind, self.size.rate, recipe=self.size.recipe)
+        shown = distillation.Callbacks(step=self.callbacks.step)
+        return train_rationale_model(self.model, self.texts, self.folder / name, training, callbacks=shown)
+
+    def gates(self, classifier: Model) -> GatesResult:
+        self._stage("training the gates")
+        texts, place = [e.text for e in self.texts], self.folder / "gates"
+        return train_gates(classifier, texts, place, recipe=self.size.gates, report=self.callbacks.step)
+
+    def measured(self, of: Model, name: str, methods: Sequence[str], **gates: str) -> Comparison:
+        self._stage(f"measuring the {name}")
+        place = _measurements(self.folder, name)
+        return _compared(of, self.data, self.held_out, methods, place, self.callbacks.measured, **gates)
+
+    def tested(self, of: Model, name: str) -> Float[np.ndarray, " n"]:
+        """Which texts a model gets right."""
+        self._stage(f"testing the {name}")
+        return np.array(correct(of, self.test), dtype=float)
+
+    def selecting(self, of: Model, kind: RationaleKind, right: Float[np.ndarray, " n"]) -> Selecting:
+        """Measure a rationale model; ``right`` says which texts the classifier gets right."""
+        comparison = self.measured(of, kind, SELECTING)
+        own, chosen = self.tested(of, kind), selections(of, self.test)
+        return Selecting(
+            comparison,
+            float(np.mean(own)),
+            paired_difference(own, right),
+            float(np.mean([z.mean() for z in chosen if len(z)])),
+            _selected_marks(of, self.test, chosen),
+        )
 
 
 def _measurements(place: Path, name: str) -> Path:
@@ -226,21 +264,6 @@ def _measurements(place: Path, name: str) -> Path:
 
 def _seconds(epochs: Sequence[Epoch]) -> float:
     return sum(epoch.seconds for epoch in epochs)
-
-
-def _selecting(
-    model: Model, comparison: Comparison, texts: Sequence[Example], right: Float[np.ndarray, " n"]
-) -> Selecting:
-    """``right`` says which texts the classifier gets right."""
-    own, chosen = correct(model, texts), selections(model, texts)
-    shares = [z.mean() for z in chosen if len(z)]
-    return Selecting(
-        comparison,
-        float(np.mean(own)),
-        paired_difference(own, right),
-        float(np.mean(shares)),
-        _selected_marks(model, texts, chosen),
-    )
 
 
 def _selected_marks(

@@ -4,8 +4,8 @@ Every colour is one of :mod:`salience.views.schemes`, so that a page can show th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite, isnan
+from dataclasses import dataclass, replace
+from math import exp, isfinite, isnan, log
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ SMALL = 250
 """The width of a panel without the names beside it: it fits a phone."""
 APART = 16
 """Pixels between two names."""
+NAME = 60
+"""Pixels that the beginning of a name takes, within which no other one starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +208,11 @@ def apart(places: Sequence[float], height: float, distance: float = APART) -> li
     return result
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
+def _ends(values: Sequence[float], scale: str = "linear") -> tuple[float, float]:
     """The ends of an axis that shows the difference between some values, with a little room."""
+    if scale == "log":
+        low, high = _ends([log(v) for v in values])
+        return exp(low), exp(high)
     known = [v for v in values if isfinite(v)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     room = 0.05 * (high - low) or 0.05 * (abs(high) or 1.0)
@@ -301,27 +306,49 @@ def scatter(points: Sequence[tuple[float, float]], x: Axis, y: Axis, marks: Mapp
 
 def path(points: Mapping[str, tuple[float, float]], x: Axis, y: Axis) -> Any:
     """Points joined in their order, each with its name unless that would cover another one."""
+    base = _placed(points, x, y)
+    return base.mark_line(color=BLUE).encode(order="order:O") + _circles(base) + _beside(base)
+
+
+def named_points(points: Mapping[str, tuple[float, float]], x: Axis, y: Axis, *, quiet: Sequence[str] = ()) -> Any:
+    """Points, each with its name unless that would cover another one; those of ``quiet`` are grey."""
+    base = _placed(points, x, y)
+    return _circles(base, quiet) + _beside(base)
+
+
+def _circles(base: Any, quiet: Sequence[str] = ()) -> Any:
     import altair as alt
 
-    room = _ends([a for a, _ in points.values()])
-    low, high = y.ends or _ends([b for _, b in points.values()])
-    across, up = (
-        _scaled(alt.X, Axis(x.title, x.form, x.ends or room)),
-        _scaled(alt.Y, Axis(y.title, y.form, (low, high))),
-    )
-    wide, tall = WIDTH / (room[1] - room[0]), HEIGHT / (high - low)
-    named: list[tuple[float, float]] = []
+    hue = alt.condition(alt.FieldOneOfPredicate("what", list(quiet)), alt.value(SOFT), alt.value(BLUE))
+    return base.mark_circle(size=80, opacity=1).encode(color=hue)
+
+
+def _beside(base: Any) -> Any:
+    return base.mark_text(align="left", dx=9, dy=-9, color=INK, fontSize=PLAIN).encode(text="text:N")
+
+
+def _placed(points: Mapping[str, tuple[float, float]], x: Axis, y: Axis) -> Any:
+    """A chart of points in their order, with the names that there is room for."""
+    import altair as alt
+
+    xs, ys = zip(*points.values(), strict=True)
+    x, y = (replace(axis, ends=axis.ends or _ends(of, axis.scale)) for axis, of in ((x, xs), (y, ys)))
     values: list[dict[str, Any]] = []
+    named: list[tuple[float, float]] = []
     for order, (name, (a, b)) in enumerate(points.items()):
-        free = not any(abs(a - u) * wide < 60 and abs(b - v) * tall < APART for u, v in named)
-        named += [(a, b)] if free else []
-        values.append({"x": a, "y": b, "order": order, "text": name if free else ""})
-    base: Any = alt.Chart(alt.Data(values=values), width=WIDTH, height=HEIGHT).encode(x=across, y=up)
-    return (
-        base.mark_line(color=BLUE).encode(order="order:O")
-        + base.mark_circle(color=BLUE, size=80, opacity=1)
-        + base.mark_text(align="left", dx=9, dy=-9, color=INK, fontSize=PLAIN).encode(text="text:N")
-    )
+        at = WIDTH * _along(x, a), HEIGHT * _along(y, b)
+        free = not any(abs(at[0] - u) < NAME and abs(at[1] - v) < APART for u, v in named)
+        named += [at] if free else []
+        values.append({"x": a, "y": b, "order": order, "what": name, "text": name if free else ""})
+    base: Any = alt.Chart(alt.Data(values=values), width=WIDTH, height=HEIGHT)
+    return base.encode(x=_scaled(alt.X, x), y=_scaled(alt.Y, y))
+
+
+def _along(axis: Axis, value: float) -> float:
+    """Where a value lies on an axis, as a share of its length."""
+    assert axis.ends is not None
+    low, high, at = (log(v) if axis.scale == "log" else v for v in (*axis.ends, value))
+    return (at - low) / (high - low)
 
 
 def quartiles(values: Mapping[str, Sequence[float]], form: str = ".3f") -> tuple[Sequence[str], list[list[str]]]:

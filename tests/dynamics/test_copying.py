@@ -1,23 +1,18 @@
 """Copying: the sequences, what is measured, and runs that are resumed."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
 import salience.dynamics.heads as of_heads
 from salience.cli import run
+from salience.core import jobs as core_jobs
 from salience.core.stats import share_interval
 from salience.data.copying import Sequences
-from salience.dynamics import repeats
 from salience.dynamics.copying import Copying, CopyPoint, CopyRecipe, CopyRun, copier, copy_curve, copying
 from salience.dynamics.heads import CheckedHead, HeadDraw, Heads, heads, with_heads
 from salience.errors import BadInput, NotLearnt
@@ -197,7 +192,7 @@ def test_the_number_of_workers_does_not_change_which_heads_are_drawn(monkeypatch
         return {"head": head, "verdict": "good" if head % 9 == 4 else "bad", "accuracies": [0.5], "attention": [0.5]}
 
     monkeypatch.setattr("salience.dynamics.heads._check", check)
-    monkeypatch.setattr(repeats, "_apart", lambda jobs, one, _: repeats._here(jobs, one))  # pyright: ignore
+    monkeypatch.setattr(core_jobs, "_apart", lambda jobs, one, *_: core_jobs._here(jobs, one))  # pyright: ignore
     assert heads(recipe=TINY, workers=workers) == heads(recipe=TINY)
 
 
@@ -249,43 +244,3 @@ def test_the_command_for_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Of 9 initialisations" in (tmp_path / "h.html").read_text("utf-8")
     assert run(["copying", *options]) == 0
     assert "bad heads and a good one" in capsys.readouterr().out
-
-
-def test_jobs_of_this_process_run_on_one_thread_as_those_of_others_do():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        [result] = repeats.Repeats().run({"a": lambda: {"threads": torch.get_num_threads()}}, dict)
-        assert result == {"threads": 1}
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-@pytest.mark.slow
-def test_workers_of_a_killed_process_end_and_what_they_finished_is_kept(tmp_path: Path):
-    code = f"""
-from functools import partial
-from pathlib import Path
-from salience.dynamics.repeats import Repeats
-if __name__ == "__main__":
-    jobs = {{"quick": partial(dict, a=1), "long": partial(eval, "__import__('time').sleep(300)")}}
-    for _ in Repeats(Path({str(tmp_path)!r}), 2).run(jobs, dict):
-        pass
-"""
-    (tmp_path / "script.py").write_text(code)
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "script.py")])
-    wait_for(lambda: (tmp_path / "quick.json").exists())
-    workers = psutil.Process(parent.pid).children(recursive=True)
-    assert workers
-    parent.kill()
-    parent.wait()
-    wait_for(lambda: not any(worker.is_running() for worker in workers))
-    assert json.loads((tmp_path / "quick.json").read_text()) == {"a": 1}
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    began = monotonic()
-    while not condition():
-        assert monotonic() - began < seconds
-        sleep(0.1)

@@ -14,7 +14,7 @@ from reviews import reviews
 from salience.cli import run
 from salience.data import source
 from salience.data.shortcuts import Shortcut
-from salience.errors import BadInput, SalienceError
+from salience.errors import BadInput
 from salience.papers import sallm_heads, sallm_unlabelled
 from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutWork
 from salience.papers.sallm_shortcut import rows as shortcut_rows
@@ -22,7 +22,7 @@ from salience.papers.sallm_shortcut import students as shortcut_students
 from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Training
 from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
 from salience.papers.students import Lessons, Student
-from salience.papers.trainings import Progress, in_order, results_of, run_all
+from salience.papers.trainings import Progress, results_of, run_all
 from salience.training.loop import Recipe
 from shapes import build
 
@@ -84,15 +84,6 @@ def test_the_estimate_is_the_cost_that_is_left_at_the_speed_so_far(tmp_path: Pat
     (other := tmp_path / "other").mkdir()
     run_all(Squares(tmp_path / "log"), jobs, other, rate=2.0, report=first.append)
     assert first[0].left == pytest.approx(2.0 * (1 + 2 + 3))
-
-
-def test_trainings_wait_for_what_they_need():
-    teacher = Number(9)
-    students = [Number(1, (teacher,)), Number(2), Number(3, (teacher,))]
-    assert in_order([*students, teacher], set()) == [students[1], teacher, students[0], students[2]]
-    assert in_order(students, {teacher}) == students
-    with pytest.raises(SalienceError, match="number-1 needs number-9, which is not among the trainings"):
-        in_order(students, set())
 
 
 @pytest.mark.slow

@@ -57,8 +57,8 @@ def copying(by_heads: bool, kinds: tuple[str, ...], seeds: int | None, **options
 
 
 def _copying(kinds: tuple[Any, ...], seeds: int | None, options: dict[str, Any]) -> None:
+    from salience.core.processes import cores
     from salience.dynamics.copying import CopyRecipe, copying, seeds_of
-    from salience.dynamics.repeats import cores
     from salience.views import copying as views
 
     result = copying(
@@ -83,9 +83,9 @@ def _copying(kinds: tuple[Any, ...], seeds: int | None, options: dict[str, Any])
 
 
 def _heads(_: tuple[Any, ...], __: int | None, options: dict[str, Any]) -> None:
+    from salience.core.processes import cores
     from salience.dynamics.copying import CopyRecipe
     from salience.dynamics.heads import GROUPS, CheckedHead, HeadDraw, heads
-    from salience.dynamics.repeats import cores
     from salience.views import copying as views
 
     def report(done: CheckedHead | HeadDraw) -> None:

@@ -21,6 +21,11 @@ def end_with_parent() -> None:
     Thread(target=watch, daemon=True).start()
 
 
+def cores() -> int:
+    """The number of processes that pay: as many as torch would use threads."""
+    return max(1, torch.get_num_threads())
+
+
 @contextmanager
 def pool(workers: int, threads: int) -> Generator[ProcessPoolExecutor]:
     """A pool of processes with this many threads each, which end with this process."""

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from salience.core.jobs import results, study
 from salience.core.stats import Estimate, share
 from salience.data.copying import COPY_KINDS, CopyKind, Sequences
-from salience.dynamics.repeats import Repeats, study
 from salience.errors import BadInput, choose
 from salience.models.recurrence import over_words
 from salience.models.seq2seq import Decoded, Seq2SeqConfig, Seq2SeqNetwork
@@ -151,7 +151,7 @@ def copying(
     jobs = {f"{kind}-{seed:03d}": partial(_job, kind, seed, recipe) for seed in seeds for kind in dict.fromkeys(kinds)}
     runs: list[CopyRun] = []
     with study(place, asdict(recipe)):
-        for run in Repeats(place, workers).run(jobs, CopyRun.of):
+        for run in results(jobs, CopyRun.of, place, workers=workers):
             runs.append(run)
             report(run)
     return Copying(recipe, tuple(sorted(runs, key=lambda run: (COPY_KINDS.index(run.kind), run.seed))))

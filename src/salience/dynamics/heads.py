@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from salience.core.jobs import results, study
 from salience.core.stats import Estimate, share
 from salience.data.copying import Sequences
 from salience.dynamics.copying import LEARNT, CopyPoint, CopyRecipe, Size, copier, copy_curve, curve_of
-from salience.dynamics.repeats import Repeats, study
 from salience.errors import NotLearnt, choose
 from salience.models.seq2seq import Head, Seq2SeqNetwork
 
@@ -120,9 +120,8 @@ def heads(
     """
     wanted = HEAD_SIZES[choose(size, HEAD_SIZES, "size")]
     place = None if folder is None else Path(folder)
-    repeats = Repeats(place, workers)
     with study(place, {**asdict(recipe), "others": OTHERS}):
-        checked = _search(repeats, wanted, recipe, report)
+        checked = _search(place, workers, wanted, recipe, report)
         pools = {verdict: [one.head for one in checked if one.verdict == verdict] for verdict in ("bad", "good")}
         # Sizes share a folder but not their pools of heads, so a file is named by the heads that were drawn. Numbers
         # are seeds of sequences, which are not those on which the heads were chosen.
@@ -133,23 +132,20 @@ def heads(
             for own in [_drawn(group, draw, pools)]
         }
         draws: list[HeadDraw] = []
-        for draw in repeats.run(jobs, HeadDraw.of):
+        for draw in results(jobs, HeadDraw.of, place, workers=workers):
             draws.append(draw)
             report(draw)
     return Heads(recipe, tuple(checked), tuple(sorted(draws, key=lambda d: (GROUPS.index(d.group), d.draw))))
 
 
 def _search(
-    repeats: Repeats, wanted: HeadSize, recipe: CopyRecipe, report: Callable[[CheckedHead], None]
+    place: Path | None, workers: int, wanted: HeadSize, recipe: CopyRecipe, report: Callable[[CheckedHead], None]
 ) -> list[CheckedHead]:
     """Check initialisations until there are enough of both kinds; as many at a time as there are workers."""
     checked: list[CheckedHead] = []
-    for start in range(0, MOST, repeats.workers):
-        jobs = {
-            f"head-{head:03d}": partial(_check, head, recipe)
-            for head in range(start, min(start + repeats.workers, MOST))
-        }
-        for one in repeats.run(jobs, CheckedHead.of):
+    for start in range(0, MOST, workers):
+        jobs = {f"head-{head:03d}": partial(_check, head, recipe) for head in range(start, min(start + workers, MOST))}
+        for one in results(jobs, CheckedHead.of, place, workers=workers):
             checked.append(one)
             report(one)
         checked.sort(key=lambda one: one.head)

@@ -15,6 +15,7 @@ from salience.audits.deceptive_twin import deceiving
 from salience.audits.finding import Measure
 from salience.audits.study import Study
 from salience.core.files import claim, fingerprint, locked
+from salience.core.processes import cores
 from salience.core.stats import Estimate, estimate
 from salience.data.copying import COPY_KINDS, CopyKind
 from salience.data.examples import encode_examples, sampled
@@ -26,7 +27,6 @@ from salience.dynamics.copying import SEEDS, CopyRecipe, CopyRun, copying
 from salience.dynamics.influence import leave_one_out
 from salience.dynamics.recording import snapshots
 from salience.dynamics.recovery import recovery
-from salience.dynamics.repeats import cores
 from salience.dynamics.separation import Order
 from salience.papers.debate import Data, decided, fewer
 from salience.papers.relevance_claims import (

@@ -1,25 +1,17 @@
-"""Many trainings: each is run once, in this process or in several, and its result is kept in a file of its own.
+"""Trainings of a grid, as jobs that are run once each, with the time that the rest will take."""
 
-A killed grid loses the trainings in flight and nothing else. Every training uses one thread, so that its result does
-not depend on the number of processes, and two processes on two cores are nearly twice as fast as one.
-"""
-
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import nan
 from pathlib import Path
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from salience.core.files import claim, write_json
-from salience.core.processes import one_thread, pool
+from salience.core.files import claim
+from salience.core.jobs import Facts, run_jobs, stored
 from salience.data import Source
 from salience.data.examples import Example, examples
-from salience.errors import BadInput, SalienceError
 
 
 class Job(Protocol):
@@ -49,8 +41,6 @@ class Work(Protocol[Given]):
         ...
 
 
-Facts = Mapping[str, Any]
-
 SECONDS = "seconds"
 """The field of a result that holds the time of its training."""
 
@@ -68,17 +58,10 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-def results_of(folder: Path, jobs: Iterable[One]) -> dict[One, Facts]:
+def results_of(folder: Path, jobs: Sequence[One]) -> dict[One, Facts]:
     """The results of the trainings that are finished."""
-    results: dict[One, Facts] = {}
-    for job in jobs:
-        file = folder / f"{job}.json"
-        if file.exists():
-            try:
-                results[job] = json.loads(file.read_text("utf-8"))
-            except ValueError as error:
-                raise BadInput(f"{file} is damaged: {error}. Delete it, and the training is run again.") from error
-    return results
+    found = stored(folder, map(str, jobs), dict)
+    return {job: found[str(job)] for job in jobs if str(job) in found}
 
 
 def seconds_left(work: Work[One], done: Mapping[One, Facts], rest: Iterable[One], rate: float, workers: int) -> float:
@@ -113,75 +96,17 @@ def run_all(
         report(Progress(name, len(done), len(jobs), left))
 
     tell("")
-    run = _here if workers == 1 else _in_processes
-    for job, facts in run(_Saved(work, folder), todo, set(done), workers):
-        done[job] = facts
-        tell(str(job))
+    named, needs = {str(job): job for job in jobs}, {str(job): list(map(str, job.needs)) for job in jobs}
+    timed = {name: partial(_timed, work, job) for name, job in named.items()}
+    for name, facts in run_jobs(timed, folder, workers=workers, needs=needs, done=[*map(str, done)]):
+        done[named[name]] = facts
+        tell(name)
     return {job: done[job] for job in jobs}
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved(Generic[One]):
-    """A training whose result is written as soon as there is one, by the process that has it."""
-
-    work: Work[One]
-    folder: Path
-
-    def __call__(self, job: One) -> Facts:
-        began = monotonic()
-        facts = {**self.work(job), SECONDS: monotonic() - began}
-        write_json(self.folder / f"{job}.json", facts)
-        return facts
-
-
-def _here(work: _Saved[One], todo: Sequence[One], done: set[One], _: int) -> Iterator[tuple[One, Facts]]:
-    with one_thread():
-        for job in in_order(todo, done):
-            yield job, work(job)
-
-
-def in_order(todo: Sequence[One], done: set[One]) -> list[One]:
-    """The trainings in their order, each after those that it needs."""
-    ready, rest = set[Any](done), list(todo)
-    ordered: list[One] = []
-    while rest:
-        job = _next(rest, ready)
-        if job is None:
-            raise SalienceError(
-                f"{rest[0]} needs {', '.join(map(str, rest[0].needs))}, which is not among the trainings"
-            )
-        rest.remove(job)
-        ready.add(job)
-        ordered.append(job)
-    return ordered
-
-
-def _next(rest: Sequence[One], ready: set[Any]) -> One | None:
-    return next((job for job in rest if all(need in ready for need in job.needs)), None)
-
-
-def _in_processes(work: _Saved[One], todo: Sequence[One], done: set[One], workers: int) -> Iterator[tuple[One, Facts]]:
-    rest, ready = in_order(todo, done), set[Any](done)
-    running: dict[Future[Facts], One] = {}
-    with pool(workers, threads=1) as processes:
-        while rest or running:
-            while len(running) < workers and (job := _next(rest, ready)) is not None:
-                rest.remove(job)
-                running[processes.submit(work, job)] = job
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                yield job, _result(future)
-                ready.add(job)
-
-
-def _result(future: Future[Facts]) -> Facts:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise SalienceError(
-            "a worker process ended unexpectedly. The usual cause is lack of memory: use fewer workers. Finished "
-            "trainings are saved; run the same command to resume."
-        ) from None
+def _timed(work: Work[One], job: One) -> Facts:
+    began = monotonic()
+    return {**work(job), SECONDS: monotonic() - began}
 
 
 # ------------------------------------------------------------------------------------------------------ texts

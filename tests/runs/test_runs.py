@@ -256,6 +256,18 @@ def test_other_weights_under_the_same_name_are_refused(reviews: Path, tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_run_of_a_model_that_has_moved_is_resumed(reviews: Path, tmp_path: Path):
+    salience.load("sentiment").save(tmp_path / "here")
+    explain_data(
+        salience.load(tmp_path / "here"), source(reviews), tmp_path / "run", "attention", limit=20, rows_per_part=10
+    )
+    (tmp_path / "here").rename(tmp_path / "there")
+    run = explain_data(
+        salience.load(tmp_path / "there"), source(reviews), tmp_path / "run", "attention", rows_per_part=10
+    )
+    assert len(run) == 60
+
+
 def test_auto_starts_processes_for_long_runs_only(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from salience.runs.engines import local
 

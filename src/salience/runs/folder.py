@@ -343,6 +343,8 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] 
     for name, was, now in differences({k: known.get(k) for k in identity}, identity):
         if name.startswith("data.files") or name == "data.blake2b":
             raise BadInput(f"the data has changed since {folder} was started; explain it into another folder")
+        if name == "model.name" and known["model"]["digest"] == identity["model"]["digest"]:
+            continue  # the model has moved
         if name == "model.digest":
             raise BadInput(
                 f"{identity['model']['name']} has other weights or another tokenizer than when {folder} was started; "

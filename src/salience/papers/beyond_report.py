@@ -129,7 +129,7 @@ def answer(result: BeyondResult) -> list[str]:
 
 def _rank(evaluation: Evaluation, method: str) -> str:
     """Where a method stands among those of the classifier."""
-    places = [f"{metric} {_place(evaluation, method, metric)}" for metric in evaluation.metrics]
+    places = [f"{metric} {_place(evaluation, method, metric)}" for metric in evaluation.metrics if metric != "auprc"]
     others = sum(name not in CONTROLS for name in evaluation.methods)
     return f"{method}, place among {others} methods: {', '.join(places)}. It is {_than_random(evaluation, method)}."
 
@@ -141,9 +141,13 @@ def _place(evaluation: Evaluation, method: str, metric: str) -> int:
 
 
 def _than_random(evaluation: Evaluation, method: str) -> str:
-    """By which metrics a method is significantly better than random scores of the same model."""
-    better = [metric for metric in evaluation.metrics if evaluation.cells[method, metric].beats_random]
-    worse = [metric for metric in evaluation.metrics if metric not in better]
+    """By which metrics a method is significantly better than random scores of the same model.
+
+    Not by AUPRC, by which even uniform scores are: its trapezoids flatter tied scores.
+    """
+    judging = [metric for metric in evaluation.metrics if metric != "auprc"]
+    better = [metric for metric in judging if evaluation.cells[method, metric].beats_random]
+    worse = [metric for metric in judging if metric not in better]
     if not better:
         return "not significantly better than random by any metric"
     but = f", not by {joined(worse, 'and')}" if worse else ""

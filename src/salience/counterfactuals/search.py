@@ -107,7 +107,7 @@ def search(judge: Judge, goal: Goal, order: Sequence[int], options: Options, how
         options = _narrowed(options, goal, grown) if steps == 1 and how.beam > 1 else options
         if earlier or len({edited_places(state) for state in reached}) >= how.wanted:
             break
-    return Outcome(tuple(_pruned(judge, goal, state) for state in reached), nearest, steps)
+    return Outcome(_pruned(judge, goal, reached), nearest, steps)
 
 
 def _grown(draft: State, order: Sequence[int], options: Options, reach: int) -> Iterator[State]:
@@ -134,15 +134,19 @@ def edited_places(state: State) -> frozenset[tuple[int, bool]]:
     return frozenset((edit.at, edit.kind == "insert") for edit in state)
 
 
-def _pruned(judge: Judge, goal: Goal, state: State) -> State:
-    """Take back every edit without which the goal is still reached."""
-    while len(state) > 1:
-        fewer = [tuple(edit for edit in state if edit is not one) for one in state]
-        kept = [s for s, p in judge(fewer).items() if goal.reached(p)]
-        if not kept:
-            break
-        state = kept[0]
-    return state
+def _pruned(judge: Judge, goal: Goal, reached: Sequence[State]) -> tuple[State, ...]:
+    """Take back every edit without which the goal is still reached: one of each draft at a time, judged together."""
+    before, states = None, tuple(reached)
+    while states != before:
+        fewer = {state: [_without(edit, state) for edit in state if len(state) > 1] for state in states}
+        p = judge(short for many in fewer.values() for short in many)
+        before = states
+        states = tuple(next((short for short in fewer[s] if goal.reached(p[short])), s) for s in states)
+    return states
+
+
+def _without(edit: Edit, state: State) -> State:
+    return tuple(one for one in state if one is not edit)
 
 
 def in_order(scores: Sequence[float], places: Sequence[int]) -> list[int]:

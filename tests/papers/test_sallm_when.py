@@ -16,12 +16,12 @@ from salience.data import source
 from salience.data.shortcuts import Shortcut
 from salience.errors import BadInput
 from salience.papers import sallm_heads, sallm_unlabelled
-from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutWork
+from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutProcedure
 from salience.papers.sallm_shortcut import rows as shortcut_rows
 from salience.papers.sallm_shortcut import students as shortcut_students
 from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Training
 from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
-from salience.papers.students import Lessons, Student
+from salience.papers.students import Setup, Student
 from salience.papers.trainings import Progress, results_of, run_all
 from salience.training.loop import Recipe
 from shapes import build
@@ -323,28 +323,28 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
         assert "holds another experiment (changed: weight)" in capsys.readouterr().err
 
 
-def lessons(folder: Path, out: Path, **changed: Any) -> Lessons:
+def setup(folder: Path, out: Path, **changed: Any) -> Setup:
     train, test = (source(folder / f"{name}.jsonl", label="label", rationale="why") for name in ("train", "test"))
     recipe = Recipe(epochs=1, batch=8, rate=0.003)
     named = {"train": train, "test": test, "texts": 8, "tested": None, "seeds": 1, "recipe": recipe, **changed}
-    return Lessons(str(folder / "model"), folder=out, **named)
+    return Setup(str(folder / "model"), folder=out, **named)
 
 
 def test_a_control_marks_as_many_tokens_as_what_it_is_compared_with(folder: Path, tmp_path: Path):
-    work = ShortcutWork(lessons(folder, tmp_path), 0.95, Shortcut())
-    texts = work.lessons.training_texts(0)[:8]
+    procedure = ShortcutProcedure(setup(folder, tmp_path), 0.95, Shortcut())
+    texts = procedure.setup.training_texts(0)[:8]
     guides: dict[str, list[Any]] = {}
     for origin in (HUMAN, SHUFFLED_HUMAN):
-        guided = work._guided(Student(f"{origin}, attention", 0), texts, origin, "attention")
+        guided = procedure._guided(Student(f"{origin}, attention", 0), texts, origin, "attention")
         guides[origin] = [e.guide for e in guided]
     assert guides[HUMAN] != guides[SHUFFLED_HUMAN]
     assert [sum(g) for g in guides[HUMAN]] == [sum(g) for g in guides[SHUFFLED_HUMAN]]
     right = {HUMAN: "1111", SHUFFLED_HUMAN: "0111", "shuffled": "0001"}
     results = {
         student: {"correct": {"clean": "1111", "contradicted": right.get(student.name.partition(", ")[0], "0000")}}
-        for student in shortcut_students(work.lessons)
+        for student in shortcut_students(procedure.setup)
     }
-    own = {(row.source, row.penalty): row for row in shortcut_rows(work.lessons, results)}
+    own = {(row.source, row.penalty): row for row in shortcut_rows(procedure.setup, results)}
     difference = own[HUMAN, "attention"].against_shuffled
     assert difference is not None
     assert difference.mean == pytest.approx(-25.0)
@@ -362,13 +362,13 @@ def test_attention_is_measured_on_texts_of_all_labels(folder: Path, tmp_path: Pa
     (tmp_path / "data").mkdir()
     lines = sorted((folder / "test.jsonl").read_text().splitlines(), key=lambda line: json.loads(line)["label"])
     (tmp_path / "data" / "test.jsonl").write_text("\n".join(lines))
-    by_label = lessons(folder, tmp_path / "out", test=source(tmp_path / "data" / "test.jsonl", label="label"))
-    sallm_heads.HeadsWork(by_label, 4)(Student("none", 0))
+    by_label = setup(folder, tmp_path / "out", test=source(tmp_path / "data" / "test.jsonl", label="label"))
+    sallm_heads.HeadsProcedure(by_label, 4)(Student("none", 0))
     assert {e.label for e in measured} == {0, 1}
 
 
 def test_a_wrong_decision_that_becomes_another_wrong_one_has_changed(folder: Path, tmp_path: Path):
-    own = lessons(folder, tmp_path)
+    own = setup(folder, tmp_path)
     answers = {"none": [0, 1, 2, 0], "last layer": [0, 2, 2, 0]}  # the label of all texts is 0
     results = {
         student: {
@@ -386,16 +386,16 @@ def test_a_wrong_decision_that_becomes_another_wrong_one_has_changed(folder: Pat
 def test_as_many_labels_are_read_at_each_step_with_unlabelled_texts_and_without(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    own = lessons(folder, tmp_path, texts=8)
+    own = setup(folder, tmp_path, texts=8)
     read: dict[str, tuple[Any, int]] = {}
 
-    def fitted(_: Lessons, student: Student, train: Any, __: Any, recipe: Recipe = own.recipe) -> Any:
+    def fitted(_: Setup, student: Student, train: Any, __: Any, recipe: Recipe = own.recipe) -> Any:
         read[student.name] = train, -(-len(train) // recipe.batch)
         return own.new_model(0)
 
-    monkeypatch.setattr(Lessons, "fitted", fitted)
+    monkeypatch.setattr(Setup, "fitted", fitted)
     for student in sallm_unlabelled.students(own):
-        sallm_unlabelled.UnlabelledWork(own, 28)(student)
+        sallm_unlabelled.UnlabelledProcedure(own, 28)(student)
     assert {steps for _, steps in read.values()} == {5}, "36 texts of 8"
     assert {sum(e.label is not None for e in train) for train, _ in read.values()} == {36}
     explained, _ = read["explanations"]

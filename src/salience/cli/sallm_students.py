@@ -28,10 +28,10 @@ from salience.errors import BadInput, choose
 
 if TYPE_CHECKING:
     from salience.papers.sallm import Table
-    from salience.papers.students import Lessons
+    from salience.papers.students import Setup
 
 
-def _with_lessons(command: Callable[..., None]) -> Callable[..., None]:
+def _with_setup(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of the experiments that train students on one data set."""
     for option in (
         click.option("--quiet", is_flag=True, help="Do not show progress."),
@@ -69,7 +69,7 @@ def _with_lessons(command: Callable[..., None]) -> Callable[..., None]:
         "salience paper sallm_shortcut ... --rationale-column token_sentiment --spans sentiments",
     ),
 )
-@_with_lessons
+@_with_setup
 @click.option("--rationale-column", metavar="NAME", help="Column of the human rationales, if any.")
 @click.option(
     "--spans",
@@ -90,14 +90,14 @@ def sallm_shortcut(loading: LoadingOptions, **options: Any) -> None:
     A word that agrees with the label is inserted into the training texts, and students are taught with explanations of
     a clean teacher, of people, of the spoilt model itself, and shuffled ones, by each penalty.
     """
-    lessons = _lessons(loading, options)
+    setup = _setup(loading, options)
     from salience.papers import sallm_shortcut as experiment
     from salience.papers.students_report import shortcut_table
 
     own = {"agreement": options["agreement"], "shortcut": _shortcut(options["words"])}
-    listed = experiment.rows(lessons, _results(experiment, lessons, options, own))
+    listed = experiment.rows(setup, _results(experiment, setup, options, own))
     shown = {"agreement": options["agreement"], "words": options["words"]}
-    _finish("shortcut", lessons, options, shown, shortcut_table(listed), list(map(asdict, listed)))
+    _finish("shortcut", setup, options, shown, shortcut_table(listed), list(map(asdict, listed)))
 
 
 def _shortcut(words: str) -> Any:
@@ -115,7 +115,7 @@ def _shortcut(words: str) -> Any:
         "salience paper sallm_unlabelled --model my-encoder --train train.jsonl --test test.jsonl --out more",
     ),
 )
-@_with_lessons
+@_with_setup
 @click.option("--unlabelled", type=COUNT, default=1000, show_default=True, metavar="N", help="Texts without labels.")
 def sallm_unlabelled(loading: LoadingOptions, **options: Any) -> None:
     """Do explanations of unlabelled texts help?
@@ -123,13 +123,13 @@ def sallm_unlabelled(loading: LoadingOptions, **options: Any) -> None:
     A teacher learns a few labelled texts and explains many others, whose labels are not used. Its explanations are
     compared with its predictions as labels, and with shuffled explanations.
     """
-    lessons = _lessons(loading, options)
+    setup = _setup(loading, options)
     from salience.papers import sallm_unlabelled as experiment
     from salience.papers.students_report import unlabelled_table
 
     own = {"unlabelled": options["unlabelled"]}
-    listed = experiment.rows(lessons, _results(experiment, lessons, options, own))
-    _finish("unlabelled", lessons, options, own, unlabelled_table(listed), list(map(asdict, listed)))
+    listed = experiment.rows(setup, _results(experiment, setup, options, own))
+    _finish("unlabelled", setup, options, own, unlabelled_table(listed), list(map(asdict, listed)))
 
 
 @click.command(
@@ -138,7 +138,7 @@ def sallm_unlabelled(loading: LoadingOptions, **options: Any) -> None:
         "salience paper sallm_heads --model my-encoder --train train.jsonl --test test.jsonl --out heads"
     ),
 )
-@_with_lessons
+@_with_setup
 @click.option(
     "--measured",
     type=COUNT,
@@ -152,16 +152,16 @@ def sallm_heads(loading: LoadingOptions, **options: Any) -> None:
 
     The penalty reads the last layer, all layers, the heads that agree with the explanations, or the important heads.
     """
-    lessons = _lessons(loading, options)
+    setup = _setup(loading, options)
     from salience.papers import sallm_heads as experiment
     from salience.papers.students_report import heads_table
 
     own = {"measured": options["measured"]}
-    listed = experiment.rows(lessons, _results(experiment, lessons, options, own))
-    _finish("heads", lessons, options, own, heads_table(listed), list(map(asdict, listed)))
+    listed = experiment.rows(setup, _results(experiment, setup, options, own))
+    _finish("heads", setup, options, own, heads_table(listed), list(map(asdict, listed)))
 
 
-def _lessons(loading: LoadingOptions, options: dict[str, Any]) -> "Lessons":
+def _setup(loading: LoadingOptions, options: dict[str, Any]) -> "Setup":
     """Check names, files and columns before the imports that take seconds."""
     choose(options["method"], METHODS, "method")
     train = source_of(options["train"], options)
@@ -169,13 +169,13 @@ def _lessons(loading: LoadingOptions, options: dict[str, Any]) -> "Lessons":
     check_model(options["model"], **loading.options)
     if options["texts"] < 2:
         raise BadInput(f"--texts {options['texts']} must be at least 2")
-    from salience.papers.students import Lessons, prints
+    from salience.papers.students import Setup, prints
     from salience.training.loop import Recipe
 
     recipe = Recipe(epochs=options["epochs"], batch=options["batch"], rate=options["rate"])
     named = {name: options[name] for name in ("texts", "tested", "seeds", "method", "share", "weight")}
     folder: Path = options["out"]
-    return Lessons(
+    return Setup(
         options["model"],
         train,
         test,
@@ -187,28 +187,28 @@ def _lessons(loading: LoadingOptions, options: dict[str, Any]) -> "Lessons":
     )
 
 
-def _results(experiment: Any, lessons: "Lessons", options: dict[str, Any], own: dict[str, Any]) -> Any:
+def _results(experiment: Any, setup: "Setup", options: dict[str, Any], own: dict[str, Any]) -> Any:
     """Train the students of an experiment, or read what is finished."""
     from salience.papers.students import finished
 
     if options["finished"]:
-        return finished(lessons, experiment.students(lessons), experiment.settings(**own))
+        return finished(setup, experiment.students(setup), experiment.settings(**own))
     with reporting(options["quiet"], options["workers"]) as (report, _):
-        return experiment.run(lessons, workers=options["workers"], report=report, **own)
+        return experiment.run(setup, workers=options["workers"], report=report, **own)
 
 
 def _finish(
-    name: str, lessons: "Lessons", options: dict[str, Any], own: dict[str, Any], content: "Table", facts: list[Any]
+    name: str, setup: "Setup", options: dict[str, Any], own: dict[str, Any], content: "Table", facts: list[Any]
 ) -> None:
     """Write the results into the folder, and print them."""
     from salience.papers.sallm import markdown
     from salience.papers.students_report import page
 
-    settings = {"model": lessons.model, "texts": lessons.texts, "seeds": lessons.seeds, "weight": lessons.weight, **own}
+    settings = {"model": setup.model, "texts": setup.texts, "seeds": setup.seeds, "weight": setup.weight, **own}
     files = {
-        "result.json": to_json({**settings, "recipe": asdict(lessons.recipe), "rows": facts}, indent=1),
+        "result.json": to_json({**settings, "recipe": asdict(setup.recipe), "rows": facts}, indent=1),
         "tables.md": f"{markdown(content)}\n",
-        "report.html": page(name, lessons, content, own),
+        "report.html": page(name, setup, content, own),
     }
     write_into(options["out"], files)
     head, rows = content

@@ -13,7 +13,7 @@ import numpy as np
 
 from salience.core.stats import Difference, Spread
 from salience.data.examples import sampled
-from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.distillation import AGREEING
 from salience.training.guides import shuffled_guides
@@ -42,31 +42,31 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsWork:
+class HeadsProcedure:
     """Trains one student with a penalty on the chosen heads, and measures its attention."""
 
-    lessons: Lessons
+    setup: Setup
     measured: int
 
     def cost(self, _: Student) -> float:
         return 1.0
 
     def __call__(self, student: Student) -> Facts:
-        lessons = self.lessons
-        train, tests = lessons.training_texts(student.seed)[: lessons.texts], lessons.test_texts()
+        setup = self.setup
+        train, tests = setup.training_texts(student.seed)[: setup.texts], setup.test_texts()
         if student.name == NONE:
-            model = lessons.fitted(student, train, Objective())
-            lessons.save(student, model)
+            model = setup.fitted(student, train, Objective())
+            setup.save(student, model)
             teacher = model
         else:
-            teacher = lessons.teacher(NONE, student.seed)
-            guided = lessons.explained(teacher, train)
+            teacher = setup.teacher(NONE, student.seed)
+            guided = setup.explained(teacher, train)
             if student.name == SHUFFLED:
                 guided = shuffled_guides(teacher, guided, seed=student.seed)
             chosen = self._settings(student, teacher, guided)
-            model = lessons.fitted(student, guided, regularised(attention_to_explanation, lessons.weight, **chosen))
-        held_out = lessons.explained(teacher, sampled(tests, self.measured))
-        other = "occlusion" if lessons.method != "occlusion" else "gradient"
+            model = setup.fitted(student, guided, regularised(attention_to_explanation, setup.weight, **chosen))
+        held_out = setup.explained(teacher, sampled(tests, self.measured))
+        other = "occlusion" if setup.method != "occlusion" else "gradient"
         measures = AttentionMonitor(held_out, Objective(), held_out=other)(model)
         answers = predicted(model, tests)
         return {
@@ -90,29 +90,27 @@ class HeadsWork:
         return {}
 
 
-def students(lessons: Lessons) -> list[Student]:
-    return [Student(name, seed, () if name == NONE else (NONE,)) for name in NAMES for seed in range(lessons.seeds)]
+def students(setup: Setup) -> list[Student]:
+    return [Student(name, seed, () if name == NONE else (NONE,)) for name in NAMES for seed in range(setup.seeds)]
 
 
 def settings(measured: int) -> dict[str, Any]:
-    """What must not change between calls, besides the lessons."""
+    """What must not change between calls, besides the setup."""
     return {"measured": measured}
 
 
-def run(
-    lessons: Lessons, *, measured: int = 60, workers: int = 1, report: Report = lambda _: None
-) -> dict[Student, Facts]:
+def run(setup: Setup, *, measured: int = 60, workers: int = 1, report: Report = lambda _: None) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
-    work = HeadsWork(lessons, measured)
-    return run_students(lessons, work, students(lessons), settings(measured), workers=workers, report=report)
+    procedure = HeadsProcedure(setup, measured)
+    return run_students(setup, procedure, students(setup), settings(measured), workers=workers, report=report)
 
 
-def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
+def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
     """What each choice changed: accuracy, decisions, and the faithfulness of attention."""
-    whole = [n for n in NAMES if sum(s.name == n for s in results) == lessons.seeds]
+    whole = [n for n in NAMES if sum(s.name == n for s in results) == setup.seeds]
     tables = {name: table_of(results, name, "test") for name in whole}
     pairs = {n: (tables[n], tables[NONE]) for n in whole if n != NONE and NONE in whole}
-    found = compared(pairs)
+    differences = compared(pairs)
     listed: list[Row] = []
     for name in NAMES:
         if name not in whole:
@@ -122,7 +120,7 @@ def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
             spread(100.0 * np.not_equal(_answers(results, name), _answers(results, NONE))) if name in pairs else None
         )
         measures = {m: Spread(tuple(results[s]["measures"][m] for s in results if s.name == name)) for m in MEASURES}
-        listed.append(Row(name, spread(tables[name]), changed, measures, found.get(name)))
+        listed.append(Row(name, spread(tables[name]), changed, measures, differences.get(name)))
     return listed
 
 

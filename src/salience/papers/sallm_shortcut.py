@@ -12,7 +12,7 @@ from salience.core.stats import Difference, Spread
 from salience.core.types import Model
 from salience.data.examples import Example
 from salience.data.shortcuts import Shortcut, spurious
-from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.guides import by_rationales, shuffled_guides
 from salience.training.monitors import correct
@@ -67,10 +67,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class ShortcutWork:
+class ShortcutProcedure:
     """Trains one student: on texts without the word, on texts with it, or on those with explanations."""
 
-    lessons: Lessons
+    setup: Setup
     agreement: float
     shortcut: Shortcut
 
@@ -80,7 +80,7 @@ class ShortcutWork:
 
     def __call__(self, student: Student) -> Facts:
         model = self._trained(student)
-        plain = [e for e in self.lessons.test_texts() if not self.shortcut.within(str(e.text))]
+        plain = [e for e in self.setup.test_texts() if not self.shortcut.within(str(e.text))]
         against = spurious(plain, self.shortcut, agreement=0.0, seed=student.seed)
         tests = {"clean": plain, "contradicted": against}
         return {
@@ -90,52 +90,52 @@ class ShortcutWork:
         }
 
     def _trained(self, student: Student) -> Model:
-        lessons = self.lessons
-        plain = lessons.training_texts(student.seed)[: lessons.texts]
+        setup = self.setup
+        plain = setup.training_texts(student.seed)[: setup.texts]
         marked = spurious(plain, self.shortcut, agreement=self.agreement, seed=student.seed)
         if student.name in (CLEAN, SPOILT):
-            model = lessons.fitted(student, plain if student.name == CLEAN else marked, Objective())
-            lessons.save(student, model)
+            model = setup.fitted(student, plain if student.name == CLEAN else marked, Objective())
+            setup.save(student, model)
             return model
         source, _, penalty = student.name.partition(", ")
         guided = self._guided(student, marked, source, penalty)
-        return lessons.fitted(student, guided, regularised(PENALTIES[penalty], lessons.weight * WEIGHTS[penalty]))
+        return setup.fitted(student, guided, regularised(PENALTIES[penalty], setup.weight * WEIGHTS[penalty]))
 
     def _guided(self, student: Student, texts: list[Example], source: str, penalty: str) -> list[Example]:
-        lessons = self.lessons
+        setup = self.setup
         if source in (HUMAN, SHUFFLED_HUMAN):
-            model = lessons.new_model(student.seed)
+            model = setup.new_model(student.seed)
             guided = by_rationales(model, texts)
         else:
-            model = lessons.teacher(student.teachers[0], student.seed)
-            guided = lessons.explained(model, texts, range(len(model.labels)) if penalty == "contrast" else None)
+            model = setup.teacher(student.teachers[0], student.seed)
+            guided = setup.explained(model, texts, range(len(model.labels)) if penalty == "contrast" else None)
         return guided if source in CONTROLS else shuffled_guides(model, guided, seed=student.seed)
 
 
-def students(lessons: Lessons) -> list[Student]:
+def students(setup: Setup) -> list[Student]:
     """All students: teachers first, then penalty by penalty."""
-    seeds = range(lessons.seeds)
+    seeds = range(setup.seeds)
     listed = [Student(name, seed) for name in (CLEAN, SPOILT) for seed in seeds]
     for penalty in PENALTIES:
         for source in SOURCES:
-            if _possible(lessons, source, penalty):
+            if _possible(setup, source, penalty):
                 teachers = {SPOILT: (SPOILT,), HUMAN: (), SHUFFLED_HUMAN: ()}.get(source, (CLEAN,))
                 listed += [Student(f"{source}, {penalty}", seed, teachers) for seed in seeds]
     return listed
 
 
-def _possible(lessons: Lessons, source: str, penalty: str) -> bool:
+def _possible(setup: Setup, source: str, penalty: str) -> bool:
     """Rationales are of one label, which contrast cannot use."""
-    return source not in (HUMAN, SHUFFLED_HUMAN) or (penalty != "contrast" and lessons.train.rationale is not None)
+    return source not in (HUMAN, SHUFFLED_HUMAN) or (penalty != "contrast" and setup.train.rationale is not None)
 
 
 def settings(agreement: float, shortcut: Shortcut) -> dict[str, Any]:
-    """What must not change between calls, besides the lessons."""
+    """What must not change between calls, besides the setup."""
     return {"agreement": agreement, "words": list(shortcut.words)}
 
 
 def run(
-    lessons: Lessons,
+    setup: Setup,
     *,
     agreement: float = 0.95,
     shortcut: Shortcut = Shortcut(),  # noqa: B008
@@ -143,16 +143,16 @@ def run(
     report: Report = lambda _: None,
 ) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
-    check_vocabulary(lessons.new_model(0), shortcut)
-    work = ShortcutWork(lessons, agreement, shortcut)
+    check_vocabulary(setup.new_model(0), shortcut)
+    procedure = ShortcutProcedure(setup, agreement, shortcut)
     own = settings(agreement, shortcut)
-    return run_students(lessons, work, students(lessons), own, workers=workers, report=report)
+    return run_students(setup, procedure, students(setup), own, workers=workers, report=report)
 
 
-def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
+def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
     """The reliance of each kind of student, before and after teaching, in per cent; Holm over all comparisons."""
-    names = {s.name for s in students(lessons)}
-    whole = {name for name in names if sum(s.name == name for s in results) == lessons.seeds}
+    names = {s.name for s in students(setup)}
+    whole = {name for name in names if sum(s.name == name for s in results) == setup.seeds}
     follows = {name: 100.0 - table_of(results, name, "contradicted") for name in whole}
     clean = {name: spread(table_of(results, name, "clean")) for name in whole}
     pairs: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
     def row(source: str, penalty: str) -> Row:
         name = f"{source}, {penalty}" if penalty else source
         if name not in whole:
-            possible = not penalty or _possible(lessons, source, penalty)
+            possible = not penalty or _possible(setup, source, penalty)
             return Row(source, penalty, None, None, note="not run" if possible else "no rationales of every label")
         before, control = (differences.get(f"{name}/{other}") for other in ("before", "control"))
         return Row(source, penalty, spread(follows[name]), clean[name], before, control)

@@ -13,7 +13,7 @@ from salience.core.stats import Difference, Spread
 from salience.core.types import Model
 from salience.data.examples import Example
 from salience.errors import BadInput
-from salience.papers.students import Lessons, Student, compared, run_students, spread, table_of
+from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.guides import shuffled_guides
 from salience.training.monitors import correct, predicted
@@ -64,10 +64,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class UnlabelledWork:
+class UnlabelledProcedure:
     """Trains one student on labelled and unlabelled texts."""
 
-    lessons: Lessons
+    setup: Setup
     unlabelled: int
 
     def cost(self, student: Student) -> float:
@@ -75,32 +75,32 @@ class UnlabelledWork:
         return 2.0 if student.name in (EXPLAINED, CONTROLS[EXPLAINED]) else 1.0
 
     def __call__(self, student: Student) -> Facts:
-        lessons = self.lessons
+        setup = self.setup
         model = self._trained(student)
-        right = correct(model, lessons.test_texts())
+        right = correct(model, setup.test_texts())
         return {"name": student.name, "seed": student.seed, "correct": {"test": marks(right)}}
 
     def _trained(self, student: Student) -> Model:
-        lessons, count = self.lessons, self.lessons.texts
-        texts = lessons.training_texts(student.seed)[: count + self.unlabelled]
+        setup, count = self.setup, self.setup.texts
+        texts = setup.training_texts(student.seed)[: count + self.unlabelled]
         if student.name == TEACHER:
-            model = lessons.fitted(student, _repeated(texts[:count], len(texts)), Objective())
-            lessons.save(student, model)
+            model = setup.fitted(student, _repeated(texts[:count], len(texts)), Objective())
+            setup.save(student, model)
             return model
-        teacher = lessons.teacher(TEACHER, student.seed)
+        teacher = setup.teacher(TEACHER, student.seed)
         texts[count:] = _answered(teacher, texts[count:])
         if student.name == PSEUDO:
-            return lessons.fitted(student, texts, Objective())
-        objective, guided = regularised(attention_to_explanation, lessons.weight), lessons.explained(teacher, texts)
+            return setup.fitted(student, texts, Objective())
+        objective, guided = regularised(attention_to_explanation, setup.weight), setup.explained(teacher, texts)
         if student.name in CONTROLS.values():
             guided = shuffled_guides(teacher, guided, seed=student.seed)
         if student.name in (BOTH, CONTROLS[BOTH]):
-            return lessons.fitted(student, guided, objective)
+            return setup.fitted(student, guided, objective)
         # The texts without labels come on top of the labelled texts of each step, which are as many as the teacher's.
         more = [replace(e, label=None) for e in guided[count:]]
         read = [*_repeated(guided[:count], len(texts)), *more]
-        steps = -(-len(texts) // lessons.recipe.batch)
-        return lessons.fitted(student, read, objective, replace(lessons.recipe, batch=-(-len(read) // steps)))
+        steps = -(-len(texts) // setup.recipe.batch)
+        return setup.fitted(student, read, objective, replace(setup.recipe, batch=-(-len(read) // steps)))
 
 
 def _repeated(texts: list[Example], count: int) -> list[Example]:
@@ -113,30 +113,28 @@ def _answered(teacher: Model, texts: list[Example]) -> list[Example]:
     return [replace(e, label=answer) for e, answer in zip(texts, predicted(teacher, texts), strict=True)]
 
 
-def students(lessons: Lessons) -> list[Student]:
-    return [
-        Student(name, seed, () if name == TEACHER else (TEACHER,)) for name in NAMES for seed in range(lessons.seeds)
-    ]
+def students(setup: Setup) -> list[Student]:
+    return [Student(name, seed, () if name == TEACHER else (TEACHER,)) for name in NAMES for seed in range(setup.seeds)]
 
 
 def settings(unlabelled: int) -> dict[str, Any]:
-    """What must not change between calls, besides the lessons."""
+    """What must not change between calls, besides the setup."""
     return {"unlabelled": unlabelled}
 
 
 def run(
-    lessons: Lessons, *, unlabelled: int = 1000, workers: int = 1, report: Report = lambda _: None
+    setup: Setup, *, unlabelled: int = 1000, workers: int = 1, report: Report = lambda _: None
 ) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
-    if len(lessons.training_texts(0)) < lessons.texts + unlabelled:
-        raise BadInput(f"{lessons.train.name} has fewer than {lessons.texts} + {unlabelled} labelled texts")
-    work = UnlabelledWork(lessons, unlabelled)
-    return run_students(lessons, work, students(lessons), settings(unlabelled), workers=workers, report=report)
+    if len(setup.training_texts(0)) < setup.texts + unlabelled:
+        raise BadInput(f"{setup.train.name} has fewer than {setup.texts} + {unlabelled} labelled texts")
+    procedure = UnlabelledProcedure(setup, unlabelled)
+    return run_students(setup, procedure, students(setup), settings(unlabelled), workers=workers, report=report)
 
 
-def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
+def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
     """The accuracy of each kind of student, against its baseline and against shuffled explanations."""
-    whole = {n for n in NAMES if sum(s.name == n for s in results) == lessons.seeds}
+    whole = {n for n in NAMES if sum(s.name == n for s in results) == setup.seeds}
     tables = {name: table_of(results, name, "test") for name in NAMES if name in whole}
     pairs: dict[str, Any] = {}
     for name, own in tables.items():
@@ -144,14 +142,14 @@ def rows(lessons: Lessons, results: Mapping[Student, Facts]) -> list[Row]:
             pairs[f"{name}/baseline"] = (own, tables[str(baseline)])
         if (control := CONTROLS.get(name)) in tables:
             pairs[f"{name}/shuffled"] = (own, tables[str(control)])
-    found = compared(pairs)
+    differences = compared(pairs)
     return [
         Row(
             name,
             spread(tables[name]) if name in tables else None,
             BASELINES.get(name, ""),
-            found.get(f"{name}/baseline"),
-            found.get(f"{name}/shuffled"),
+            differences.get(f"{name}/baseline"),
+            differences.get(f"{name}/shuffled"),
         )
         for name in NAMES
     ]

@@ -71,8 +71,8 @@ def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cel
     """All cells of the grid, with their comparisons; p-values are corrected by Holm over all of them."""
     correct = _correct(experiment, results)
     listed = [_cell(experiment, results, correct, job, test) for job, test in _keys(experiment)]
-    found = [d for cell in listed for d in (cell.against_none, cell.against_control) if d is not None]
-    corrected = iter(holm([d.p for d in found]))
+    differences = [d for cell in listed for d in (cell.against_none, cell.against_control) if d is not None]
+    corrected = iter(holm([d.p for d in differences]))
 
     def with_p(d: Difference | None) -> Difference | None:
         return None if d is None else replace(d, p=next(corrected))

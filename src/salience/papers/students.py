@@ -16,7 +16,7 @@ from salience.data.examples import Example, labels_in, sampled
 from salience.errors import BadInput
 from salience.explanations.explainer import prepare
 from salience.models import load, load_to_train
-from salience.papers.trainings import Facts, Report, Work, claim_rationales, results_of, run_all, texts_of
+from salience.papers.trainings import Facts, Procedure, Report, claim_rationales, results_of, run_all, texts_of
 from salience.training.distillation import save_model
 from salience.training.guides import by_teacher
 from salience.training.loop import Recipe, fit
@@ -40,7 +40,7 @@ class Student:
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class Setup:
     """What all students of an experiment share; sent to other processes, so it holds no texts."""
 
     model: str
@@ -95,8 +95,8 @@ class Lessons:
 
 
 def run_students(
-    lessons: Lessons,
-    work: Work[Student],
+    setup: Setup,
+    procedure: Procedure[Student],
     students: Sequence[Student],
     settings: Mapping[str, Any],
     *,
@@ -104,34 +104,34 @@ def run_students(
     report: Report = lambda _: None,
 ) -> dict[Student, Facts]:
     """Train all students that are not trained yet; a folder that holds those of another experiment is refused."""
-    if (count := len(lessons.training_texts(0))) < lessons.texts:
-        raise BadInput(f"{lessons.train.name} has {count} labelled texts; {lessons.texts} are needed")
-    with locked(lessons.folder, "settings.json"):
-        _claim(lessons, settings)
-        (folder := lessons.folder / "trainings").mkdir(exist_ok=True)
-        return run_all(work, students, folder, workers=workers, report=report)
+    if (count := len(setup.training_texts(0))) < setup.texts:
+        raise BadInput(f"{setup.train.name} has {count} labelled texts; {setup.texts} are needed")
+    with locked(setup.folder, "settings.json"):
+        _claim(setup, settings)
+        (folder := setup.folder / "trainings").mkdir(exist_ok=True)
+        return run_all(procedure, students, folder, workers=workers, report=report)
 
 
-def finished(lessons: Lessons, students: Sequence[Student], settings: Mapping[str, Any]) -> dict[Student, Facts]:
+def finished(setup: Setup, students: Sequence[Student], settings: Mapping[str, Any]) -> dict[Student, Facts]:
     """The results of the students that are trained, also while others are being trained."""
-    if not (lessons.folder / "settings.json").exists():
-        raise BadInput(f"{lessons.folder} holds no trainings; run the command without --finished first")
-    _claim(lessons, settings)
-    return results_of(lessons.folder / "trainings", students)
+    if not (setup.folder / "settings.json").exists():
+        raise BadInput(f"{setup.folder} holds no trainings; run the command without --finished first")
+    _claim(setup, settings)
+    return results_of(setup.folder / "trainings", students)
 
 
-def _claim(lessons: Lessons, settings: Mapping[str, Any]) -> None:
+def _claim(setup: Setup, settings: Mapping[str, Any]) -> None:
     """Refuse a folder that holds the students of other settings."""
     named = ("model", "texts", "tested", "weight", "share", "method")
     facts = {
-        **{name: getattr(lessons, name) for name in named},
-        "recipe": {name: getattr(lessons.recipe, name) for name in ("epochs", "batch", "rate")},
-        "data": lessons.prints[0],
-        "test": lessons.prints[1],
+        **{name: getattr(setup, name) for name in named},
+        "recipe": {name: getattr(setup.recipe, name) for name in ("epochs", "batch", "rate")},
+        "data": setup.prints[0],
+        "test": setup.prints[1],
     }
-    claim(lessons.folder / "settings.json", {**facts, **settings}, "another experiment")
-    if lessons.train.rationale is not None:
-        claim_rationales(lessons.folder / "rationales.json", lessons.train)
+    claim(setup.folder / "settings.json", {**facts, **settings}, "another experiment")
+    if setup.train.rationale is not None:
+        claim_rationales(setup.folder / "rationales.json", setup.train)
 
 
 def prints(train: Source, test: Source) -> tuple[str, str]:
@@ -154,6 +154,6 @@ def spread(table: np.ndarray) -> Spread:
 
 def compared(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Difference]:
     """Paired differences by name; their p-values are corrected by Holm for all of them."""
-    found = {name: paired_difference(a, b) for name, (a, b) in pairs.items()}
-    corrected = holm([d.p for d in found.values()])
-    return {name: replace(d, p=p) for (name, d), p in zip(found.items(), corrected, strict=True)}
+    differences = {name: paired_difference(a, b) for name, (a, b) in pairs.items()}
+    corrected = holm([d.p for d in differences.values()])
+    return {name: replace(d, p=p) for (name, d), p in zip(differences.items(), corrected, strict=True)}

@@ -7,7 +7,7 @@ from typing import Any
 from salience.papers import sallm_heads, sallm_shortcut, sallm_unlabelled
 from salience.papers.sallm import Table
 from salience.papers.sallm_when_table import NOT_RUN, tested
-from salience.papers.students import Lessons
+from salience.papers.students import Setup
 from salience.views.pages import document, settings_table, table
 
 COMMON = (
@@ -83,19 +83,19 @@ def heads_table(listed: Sequence[sallm_heads.Row]) -> Table:
     return head, rows
 
 
-def page(experiment: str, lessons: Lessons, content: Table, settings: dict[str, Any]) -> str:
+def page(experiment: str, setup: Setup, content: Table, settings: dict[str, Any]) -> str:
     """The report of an experiment as a self-contained page."""
     shared = {
-        "model": lessons.model,
-        "training texts": lessons.texts,
-        "test texts": "all" if lessons.tested is None else lessons.tested,
-        "seeds": lessons.seeds,
-        "method": lessons.method,
-        "λ": f"{lessons.weight:g}",
-        "share of marked tokens": f"{lessons.share:g}",
-        "epochs": lessons.recipe.epochs,
-        "batch": lessons.recipe.batch,
-        "learning rate": f"{lessons.recipe.rate:g}",
+        "model": setup.model,
+        "training texts": setup.texts,
+        "test texts": "all" if setup.tested is None else setup.tested,
+        "seeds": setup.seeds,
+        "method": setup.method,
+        "λ": f"{setup.weight:g}",
+        "share of marked tokens": f"{setup.share:g}",
+        "epochs": setup.recipe.epochs,
+        "batch": setup.recipe.batch,
+        "learning rate": f"{setup.recipe.rate:g}",
         **settings,
     }
     return document(

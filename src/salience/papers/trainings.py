@@ -31,7 +31,7 @@ One = TypeVar("One", bound=Job)
 Given = TypeVar("Given", bound=Job, contravariant=True)
 
 
-class Work(Protocol[Given]):
+class Procedure(Protocol[Given]):
     """What a training does; sent to other processes, so it holds descriptions of data rather than data."""
 
     def __call__(self, job: Given, /) -> Mapping[str, Any]: ...
@@ -60,22 +60,24 @@ Report = Callable[[Progress], None]
 
 def results_of(folder: Path, jobs: Sequence[One]) -> dict[One, Facts]:
     """The results of the trainings that are finished."""
-    found = stored(folder, map(str, jobs), dict)
-    return {job: found[str(job)] for job in jobs if str(job) in found}
+    results = stored(folder, map(str, jobs), dict)
+    return {job: results[str(job)] for job in jobs if str(job) in results}
 
 
-def seconds_left(work: Work[One], done: Mapping[One, Facts], rest: Iterable[One], rate: float, workers: int) -> float:
+def seconds_left(
+    procedure: Procedure[One], done: Mapping[One, Facts], rest: Iterable[One], rate: float, workers: int
+) -> float:
     """The time of the trainings that are left, at the speed of those that are done, or at ``rate`` per unit of cost.
 
     NaN if neither is known.
     """
-    spent = sum(work.cost(job) for job in done)
+    spent = sum(procedure.cost(job) for job in done)
     seconds = sum(facts[SECONDS] for facts in done.values())
-    return sum(map(work.cost, rest)) * (seconds / spent if spent else rate) / workers
+    return sum(map(procedure.cost, rest)) * (seconds / spent if spent else rate) / workers
 
 
 def run_all(
-    work: Work[One],
+    procedure: Procedure[One],
     jobs: Sequence[One],
     folder: Path,
     *,
@@ -92,21 +94,21 @@ def run_all(
     todo = [job for job in jobs if job not in done]
 
     def tell(name: str) -> None:
-        left = seconds_left(work, done, [job for job in todo if job not in done], rate, workers)
+        left = seconds_left(procedure, done, [job for job in todo if job not in done], rate, workers)
         report(Progress(name, len(done), len(jobs), left))
 
     tell("")
     named, needs = {str(job): job for job in jobs}, {str(job): list(map(str, job.needs)) for job in jobs}
-    timed = {name: partial(_timed, work, job) for name, job in named.items()}
+    timed = {name: partial(_timed, procedure, job) for name, job in named.items()}
     for name, facts in run_jobs(timed, folder, workers=workers, needs=needs, done=[*map(str, done)]):
         done[named[name]] = facts
         tell(name)
     return {job: done[job] for job in jobs}
 
 
-def _timed(work: Work[One], job: One) -> Facts:
+def _timed(procedure: Procedure[One], job: One) -> Facts:
     began = monotonic()
-    return {**work(job), SECONDS: monotonic() - began}
+    return {**procedure(job), SECONDS: monotonic() - began}
 
 
 # ------------------------------------------------------------------------------------------------------ texts

@@ -53,7 +53,7 @@ class Faithfulness:
 
 def find_evaluation(run: Run, folders: Iterable[Path]) -> Faithfulness | None:
     """The first of some folders that evaluates the explanations of a run; None if there is none."""
-    return next((found for folder in folders if (found := _evaluation(run.manifest, folder))), None)
+    return next((one for folder in folders if (one := _evaluation(run.manifest, folder))), None)
 
 
 def _evaluation(run: Mapping[str, Any], folder: Path) -> Faithfulness | None:

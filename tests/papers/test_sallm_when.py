@@ -22,8 +22,10 @@ from salience.papers.sallm_shortcut import students as shortcut_students
 from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Training
 from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
 from salience.papers.students import Setup, Student
+from salience.papers.students_report import heads_table
 from salience.papers.trainings import Progress, results_of, run_all
 from salience.training.loop import Recipe
+from salience.training.objectives import Objective
 from shapes import build
 
 # ------------------------------------------------------------------------------------------------------ the driver
@@ -312,7 +314,7 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
     assert words[name] in out
     assert "trainings done" in err
     facts = json.loads((tmp_path / "out" / "result.json").read_text())
-    rows = {"shortcut": 17, "unlabelled": 6, "heads": 6}
+    rows = {"shortcut": 17, "unlabelled": 6, "heads": 9}
     assert len(facts["rows"]) == rows[name]
     if name == "shortcut":
         assert "no rationales of every label" in (tmp_path / "out" / "tables.md").read_text(), "contrast by people"
@@ -381,6 +383,52 @@ def test_a_wrong_decision_that_becomes_another_wrong_one_has_changed(folder: Pat
     changed = {row.name: row.changed for row in sallm_heads.rows(own, results)}
     assert changed["last layer"] is not None
     assert changed["last layer"].mean == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize("choice", sallm_heads.CHOICES)
+def test_the_control_of_a_choice_of_heads_reads_the_same_heads(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str
+):
+    own, taught = setup(folder, tmp_path), dict[str, tuple[Any, list[Any]]]()
+    procedure = sallm_heads.HeadsProcedure(own, 4)
+    procedure(Student("none", 0))
+
+    def fitted(_: Setup, student: Student, train: Any, objective: Objective) -> Any:
+        taught[student.name] = objective.terms[-1].settings, [e.guide for e in train]
+        return own.teacher("none", 0)
+
+    monkeypatch.setattr(Setup, "fitted", fitted)
+    for name in (choice, sallm_heads.CONTROLS[choice]):
+        procedure(Student(name, 0, ("none",)))
+    (settings, guides), (same, shuffled) = taught.values()
+    assert settings == same
+    assert guides != shuffled
+    assert [sum(g) for g in guides] == [sum(g) for g in shuffled]
+
+
+def test_measures_of_attention_are_compared_with_shuffled_explanations_over_seeds(folder: Path, tmp_path: Path):
+    own = setup(folder, tmp_path, seeds=6)
+    mass = {"all layers": [0.5, 0.6, 0.4, 0.5, 0.7, 0.5], "all layers, shuffled": [0.2, 0.3, 0.2, 0.1, 0.3, 0.2]}
+    results = {
+        student: {
+            "correct": {"test": "1101"},
+            "answers": [0, 1, 0, 1],
+            "measures": {
+                **dict.fromkeys(sallm_heads.MEASURES, 0.25),
+                "attention_mass": mass.get(student.name, [0.25] * 6)[student.seed],
+            },
+        }
+        for student in reversed(sallm_heads.students(own))
+    }
+    rows = {row.name: row for row in sallm_heads.rows(own, results)}
+    difference = rows["all layers"].against_shuffled["attention_mass"]
+    assert difference.mean == pytest.approx(np.mean(np.subtract(*mass.values())))
+    assert difference.clear
+    assert not rows["all layers"].against_shuffled["comprehensiveness"].clear
+    assert rows["all layers, shuffled"].against_shuffled == {}
+    _, cells = heads_table(list(rows.values()))
+    starred = [cell for row in cells for cell in row if cell.endswith("*")]
+    assert starred == ["0.533 ± 0.103*"]
 
 
 def test_as_many_labels_are_read_at_each_step_with_unlabelled_texts_and_without(

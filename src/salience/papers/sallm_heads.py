@@ -2,17 +2,19 @@
 
 Every student is measured by the attention of its last layer, whichever heads were trained: its mass on the tokens that
 the teacher's explanations mark, its faithfulness, and its agreement with a method that taught nobody. How many
-decisions differ from those of the teacher says what else changed.
+decisions differ from those of the teacher says what else changed. Any penalty changes attention, so every choice has a
+control of its own: shuffled explanations, read by the same heads.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from salience.core.stats import Difference, Spread
-from salience.data.examples import sampled
+from salience.core.types import Model
+from salience.data.examples import Example, sampled
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.distillation import AGREEING
@@ -21,9 +23,10 @@ from salience.training.loop import labels_of
 from salience.training.monitors import AttentionMonitor, agreeing_heads, important_heads, predicted
 from salience.training.objectives import Objective, attention_to_explanation, regularised
 
-NONE, SHUFFLED = "none", "shuffled, last layer"
+NONE, SHUFFLED = "none", "shuffled"
 CHOICES = ("last layer", "all layers", "agreeing heads", "important heads")
-NAMES = (NONE, *CHOICES, SHUFFLED)
+CONTROLS = {choice: f"{choice}, {SHUFFLED}" for choice in CHOICES}
+NAMES = (NONE, *(name for pair in CONTROLS.items() for name in pair))
 MEASURES = ("attention_mass", "comprehensiveness", "sufficiency", "held_out_agreement")
 
 
@@ -39,6 +42,8 @@ class Row:
     measures: Mapping[str, Spread] | None = None
     against_none: Difference | None = None
     """The difference in accuracy."""
+    against_shuffled: Mapping[str, Difference] = field(default_factory=dict[str, Difference])
+    """The differences in ``accuracy`` and in each measure from the same heads with shuffled explanations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,9 @@ class HeadsProcedure:
         else:
             teacher = setup.teacher(NONE, student.seed)
             guided = setup.explained(teacher, train)
-            if student.name == SHUFFLED:
+            chosen = _settings(student.name.removesuffix(f", {SHUFFLED}"), teacher, guided)
+            if student.name in CONTROLS.values():
                 guided = shuffled_guides(teacher, guided, seed=student.seed)
-            chosen = self._settings(student, teacher, guided)
             model = setup.fitted(student, guided, regularised(attention_to_explanation, setup.weight, **chosen))
         held_out = setup.explained(teacher, sampled(tests, self.measured))
         other = "occlusion" if setup.method != "occlusion" else "gradient"
@@ -79,15 +84,16 @@ class HeadsProcedure:
             "measures": {name: measures[name] for name in MEASURES},
         }
 
-    def _settings(self, student: Student, teacher: Any, guided: Any) -> dict[str, Any]:
-        """The settings of the penalty. Heads are selected in the teacher: a new classifier uses none of them yet."""
-        if student.name == "all layers":
-            return {"layers": "all"}
-        if student.name == "agreeing heads":
-            return {"heads": agreeing_heads(teacher, guided[:AGREEING])}
-        if student.name == "important heads":
-            return {"heads": important_heads(teacher, guided[:AGREEING])}
-        return {}
+
+def _settings(choice: str, teacher: Model, guided: Sequence[Example]) -> dict[str, Any]:
+    """The settings of the penalty. Heads are selected in the teacher: a new classifier uses none of them yet."""
+    if choice == "all layers":
+        return {"layers": "all"}
+    if choice == "agreeing heads":
+        return {"heads": agreeing_heads(teacher, guided[:AGREEING])}
+    if choice == "important heads":
+        return {"heads": important_heads(teacher, guided[:AGREEING])}
+    return {}
 
 
 def students(setup: Setup) -> list[Student]:
@@ -106,22 +112,36 @@ def run(setup: Setup, *, measured: int = 60, workers: int = 1, report: Report = 
 
 
 def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
-    """What each choice changed: accuracy, decisions, and the faithfulness of attention."""
+    """What each choice changed: accuracy, decisions, and the faithfulness of attention; Holm over all comparisons."""
     whole = [n for n in NAMES if sum(s.name == n for s in results) == setup.seeds]
-    tables = {name: table_of(results, name, "test") for name in whole}
-    pairs = {n: (tables[n], tables[NONE]) for n in whole if n != NONE and NONE in whole}
+    tables = {name: {"accuracy": table_of(results, name, "test"), **_measures(results, name)} for name in whole}
+    pairs: dict[str, Any] = {}
+    for name in whole:
+        if name != NONE and NONE in whole:
+            pairs[f"{name}/{NONE}"] = tables[name]["accuracy"], tables[NONE]["accuracy"]
+        if (control := CONTROLS.get(name)) in whole:
+            pairs |= {f"{name}/{what}": (own, tables[str(control)][what]) for what, own in tables[name].items()}
     differences = compared(pairs)
-    listed: list[Row] = []
-    for name in NAMES:
+
+    def row(name: str) -> Row:
         if name not in whole:
-            listed.append(Row(name, None))
-            continue
-        changed = (
-            spread(100.0 * np.not_equal(_answers(results, name), _answers(results, NONE))) if name in pairs else None
+            return Row(name, None)
+        changed = None
+        if name != NONE and NONE in whole:
+            changed = spread(100.0 * np.not_equal(_answers(results, name), _answers(results, NONE)))
+        measures = {what: Spread(tuple(tables[name][what].tolist())) for what in MEASURES}
+        shuffled = {w: differences[f"{name}/{w}"] for w in ("accuracy", *MEASURES) if f"{name}/{w}" in differences}
+        return Row(
+            name, spread(tables[name]["accuracy"]), changed, measures, differences.get(f"{name}/{NONE}"), shuffled
         )
-        measures = {m: Spread(tuple(results[s]["measures"][m] for s in results if s.name == name)) for m in MEASURES}
-        listed.append(Row(name, spread(tables[name]), changed, measures, differences.get(name)))
-    return listed
+
+    return [row(name) for name in NAMES]
+
+
+def _measures(results: Mapping[Student, Facts], name: str) -> dict[str, np.ndarray]:
+    """Each measure of the students of a name, by seed."""
+    own = sorted((s for s in results if s.name == name), key=lambda s: s.seed)
+    return {what: np.array([results[s]["measures"][what] for s in own]) for what in MEASURES}
 
 
 def _answers(results: Mapping[Student, Facts], name: str) -> np.ndarray:

@@ -27,7 +27,9 @@ NOTES = {
     "heads": "Which heads the penalty reads. The attention that is measured is that of the last layer, averaged over "
     "heads, whichever heads were trained: its mass on the tokens that the teacher's explanations mark, its "
     "comprehensiveness and sufficiency (lower is better), and its agreement with occlusion, which taught nobody. "
-    "Decisions changed are those that differ from the student without teaching. Heads are selected in the teacher.",
+    "Decisions changed are those that differ from the student without teaching. Heads are selected in the teacher. A "
+    "measure has a * where it differs significantly from that of the same heads taught by shuffled explanations, over "
+    "the seeds.",
 }
 TITLES = {
     "shortcut": "Does teaching with explanations remove the reliance on a planted word?",
@@ -69,18 +71,32 @@ def unlabelled_table(listed: Sequence[sallm_unlabelled.Row]) -> Table:
 
 def heads_table(listed: Sequence[sallm_heads.Row]) -> Table:
     measures = sallm_heads.MEASURES
-    head = ["heads", "accuracy", "− none", "decisions changed", *(name.replace("_", " ") for name in measures)]
+    head = [
+        "heads",
+        "accuracy",
+        "− none",
+        "− shuffled",
+        "decisions changed",
+        *(name.replace("_", " ") for name in measures),
+    ]
     rows = [
         [
             row.name,
             NOT_RUN if row.accuracy is None else f"{row.accuracy:.1f}",
-            "" if row.against_none is None else tested(row.against_none),
+            *("" if d is None else tested(d) for d in (row.against_none, row.against_shuffled.get("accuracy"))),
             "" if row.changed is None else f"{row.changed:.1f}",
-            *("" if row.measures is None else f"{row.measures[name]:.3f}" for name in measures),
+            *(_measure(row, name) for name in measures),
         ]
         for row in listed
     ]
     return head, rows
+
+
+def _measure(row: sallm_heads.Row, name: str) -> str:
+    if row.measures is None:
+        return ""
+    difference = row.against_shuffled.get(name)
+    return f"{row.measures[name]:.3f}{'*' if difference is not None and difference.clear else ''}"
 
 
 def page(experiment: str, setup: Setup, content: Table, settings: dict[str, Any]) -> str:

@@ -6,27 +6,32 @@ from typing import TYPE_CHECKING
 
 from salience.core.shares import percent
 from salience.core.stats import Estimate
-from salience.views.pages import document, listed, table
+from salience.views import plots
+from salience.views.pages import document, listed, panels, table
+from salience.views.plots import Axis
 from salience.views.trials import Table
 
 if TYPE_CHECKING:
-    from salience.dynamics.cross_attention import AlignedHeads, AlignedRow
+    from salience.dynamics.cross_attention import AlignedHeads
 
 TITLE = "Does cross-attention find the word that is translated?"
 
 
 def alignment_table(results: "Sequence[AlignedHeads]") -> Table:
     """Alignment error rates, one row per head and one column per data set and step."""
-    steps = ("predicts", "reads")
     names = list(dict.fromkeys(row.scores for row in results[0].rows))
-    rates = [{(row.scores, row.step): row for row in one.rows} for one in results]
-    rows = [[name, *(_cell(of, name, step) for of in rates for step in steps)] for name in names]
-    return ("AER ↓", *(f"{one.data}, {step}" for one in results for step in steps)), rows
+    columns = {f"{one.data}, {step}": _rates(one, step) for one in results for step in _steps(one)}
+    rows = [[name, *(written(rates[name]) for rates in columns.values())] for name in names]
+    return ("AER ↓", *columns), rows
 
 
-def _cell(rates: "dict[tuple[str, str], AlignedRow]", name: str, step: str) -> str:
-    """The rate of a row at a step; controls have the same for both."""
-    return written((rates.get((name, step)) or rates[name, ""]).error_rate)
+def _steps(one: "AlignedHeads") -> list[str]:
+    return list(dict.fromkeys(row.step for row in one.rows if row.step))
+
+
+def _rates(one: "AlignedHeads", step: str) -> dict[str, Estimate]:
+    """The rate of every row at a step; controls have the same at both."""
+    return {row.scores: row.error_rate for row in one.rows if row.step in (step, "")}
 
 
 def written(e: Estimate) -> str:
@@ -63,4 +68,31 @@ def _chosen(one: "AlignedHeads") -> str:
 
 def page(name: str, results: "Sequence[AlignedHeads]") -> str:
     """A self-contained HTML page."""
-    return document(escape(TITLE), f"<p>{escape(name)}</p>", table(*alignment_table(results)), listed(notes(results)))
+    return document(
+        escape(TITLE),
+        f"<p>{escape(name)}</p>",
+        listed(notes(results)),
+        "<p>Alignment error rates with 95 % intervals; the dashed line is the diagonal.</p>",
+        _charts(results),
+        table(*alignment_table(results)),
+    )
+
+
+def _charts(results: "Sequence[AlignedHeads]") -> str:
+    """One panel for each data set and step."""
+    charts: dict[str, bytes] = {}
+    for one in results:
+        controls = [row.scores for row in one.controls]
+        for step in _steps(one):
+            rates = _rates(one, step)
+            made = plots.means(
+                rates,
+                Axis("", ".0%", (0.0, 1.0)),
+                width=plots.SMALL,
+                row=22,
+                quiet=controls,
+                reference=rates["diagonal"].mean,
+                written="",
+            )
+            charts[f"{one.data}, {step} ↓"] = plots.svg(made)
+    return panels(charts, "Alignment error rate of every head, by data and step", None)

@@ -72,7 +72,7 @@ class HeadsProcedure:
             model = setup.fitted(student, guided, regularised(attention_to_explanation, setup.weight, **chosen))
         held_out = setup.explained(teacher, sampled(tests, self.measured))
         other = "occlusion" if setup.method != "occlusion" else "gradient"
-        measures = AttentionMonitor(held_out, Objective(), held_out=other)(model)
+        measures = AttentionMonitor(held_out, Objective(), held_out=other).by_text(model)
         answers = predicted(model, tests)
         return {
             "name": student.name,
@@ -129,7 +129,7 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
         changed = None
         if name != NONE and NONE in whole:
             changed = spread(100.0 * np.not_equal(_answers(results, name), _answers(results, NONE)))
-        measures = {what: Spread(tuple(tables[name][what].tolist())) for what in MEASURES}
+        measures = {what: spread(tables[name][what]) for what in MEASURES}
         shuffled = {w: differences[f"{name}/{w}"] for w in ("accuracy", *MEASURES) if f"{name}/{w}" in differences}
         return Row(
             name, spread(tables[name]["accuracy"]), changed, measures, differences.get(f"{name}/{NONE}"), shuffled
@@ -139,7 +139,7 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
 
 
 def _measures(results: Mapping[Student, Facts], name: str) -> dict[str, np.ndarray]:
-    """Each measure of the students of a name, by seed."""
+    """Each measure of the students of a name, by seed and text."""
     own = sorted((s for s in results if s.name == name), key=lambda s: s.seed)
     return {what: np.array([results[s]["measures"][what] for s in own]) for what in MEASURES}
 

@@ -214,7 +214,7 @@ class Experiment:
         recipe = self.plan.recipe_for(len(train), job.seed)
         (*_, last) = fit(model, guided, objective=objective, recipe=recipe)
         if job.teaching.name == NONE:
-            save_model(model, self._saved(job))
+            save_model(model, self.saved(job))
         answers = {name: correct(model, self.tested(source)) for name, source in data.tests.items()}
         return {
             "data": job.data,
@@ -247,7 +247,7 @@ class Experiment:
     def _explained(self, train: list[Example], job: Training) -> list[Example]:
         """The texts with the teacher's explanations of their labels."""
         assert job.teaching.method is not None
-        teacher = load(self._saved(job.teacher), **self.options)
+        teacher = load(self.saved(job.teacher), **self.options)
         (method,) = prepare(job.teaching.method, {})
         return by_teacher(teacher, train, method, form=job.teaching.form, share=self.plan.share)
 
@@ -256,7 +256,8 @@ class Experiment:
             return Objective()
         return regularised(attention_to_explanation, self.plan.weight)
 
-    def _saved(self, job: Training) -> Path:
+    def saved(self, job: Training) -> Path:
+        """The folder of a teacher."""
         return self.folder / "teachers" / str(job)
 
     def read(self, source: Source) -> tuple[Example, ...]:
@@ -296,10 +297,16 @@ def run(
         for one in data:
             _claim(experiment, one)
         (folder / "trainings").mkdir(exist_ok=True)
-        rate = _rate(experiment)
-        return experiment, run_all(
-            experiment, experiment.jobs(), folder / "trainings", workers=workers, rate=rate, report=report
+        results = run_all(
+            experiment,
+            experiment.jobs(),
+            folder / "trainings",
+            workers=workers,
+            rate=_rate(experiment),
+            report=report,
+            kept=lambda job: experiment.saved(job).exists(),
         )
+        return experiment, results
 
 
 def finished(

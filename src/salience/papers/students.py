@@ -82,11 +82,14 @@ class Setup:
         list(fit(model, train, objective=objective, recipe=replace(recipe or self.recipe, seed=student.seed)))
         return model
 
+    def saved(self, student: Student) -> Path:
+        return self.folder / "teachers" / str(student)
+
     def save(self, student: Student, model: Model) -> None:
-        save_model(model, self.folder / "teachers" / str(student))
+        save_model(model, self.saved(student))
 
     def teacher(self, name: str, seed: int) -> Model:
-        return load(self.folder / "teachers" / str(Student(name, seed)), **self.options)
+        return load(self.saved(Student(name, seed)), **self.options)
 
     def explained(self, teacher: Model, texts: Sequence[Example], labels: Sequence[int] | None = None) -> list[Example]:
         """The texts with the explanations of a teacher as guides."""
@@ -109,7 +112,9 @@ def run_students(
     with locked(setup.folder, "settings.json"):
         _claim(setup, settings)
         (folder := setup.folder / "trainings").mkdir(exist_ok=True)
-        return run_all(procedure, students, folder, workers=workers, report=report)
+        return run_all(
+            procedure, students, folder, workers=workers, report=report, kept=lambda s: setup.saved(s).exists()
+        )
 
 
 def finished(setup: Setup, students: Sequence[Student], settings: Mapping[str, Any]) -> dict[Student, Facts]:
@@ -149,11 +154,19 @@ def table_of(results: Mapping[Student, Facts], name: str, test: str) -> np.ndarr
 
 
 def spread(table: np.ndarray) -> Spread:
-    return Spread(tuple(table.mean(1).tolist()))
+    return Spread(tuple(np.nanmean(table, 1).tolist()))
 
 
 def compared(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Difference]:
-    """Paired differences by name; their p-values are corrected by Holm for all of them."""
-    differences = {name: paired_difference(a, b) for name, (a, b) in pairs.items()}
+    """Paired differences by name; their p-values are corrected by Holm for all of them.
+
+    A text for which a value is undefined is left out of its difference.
+    """
+    differences = {name: paired_difference(*_defined(a, b)) for name, (a, b) in pairs.items()}
     corrected = holm([d.p for d in differences.values()])
     return {name: replace(d, p=p) for (name, d), p in zip(differences.items(), corrected, strict=True)}
+
+
+def _defined(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    known = ~np.isnan(a + b).any(0)
+    return a[:, known], b[:, known]

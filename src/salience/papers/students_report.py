@@ -28,8 +28,7 @@ NOTES = {
     "heads, whichever heads were trained: its mass on the tokens that the teacher's explanations mark, its "
     "comprehensiveness and sufficiency (lower is better), and its agreement with occlusion, which taught nobody. "
     "Decisions changed are those that differ from the student without teaching. Heads are selected in the teacher. A "
-    "measure has a * where it differs significantly from that of the same heads taught by shuffled explanations, over "
-    "the seeds.",
+    "measure has a * where it differs significantly from that of the same heads taught by shuffled explanations.",
 }
 TITLES = {
     "shortcut": "Does teaching with explanations remove the reliance on a planted word?",

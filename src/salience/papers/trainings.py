@@ -84,13 +84,17 @@ def run_all(
     workers: int = 1,
     rate: float = nan,
     report: Report = lambda _: None,
+    kept: Callable[[One], bool] = lambda _: True,
 ) -> dict[One, Facts]:
     """Run the trainings that are not finished, in their order as far as their needs allow, and return all results.
 
     ``rate`` is the expected time per unit of cost, until the first training has been timed. ``report`` is called
-    before the first training and after each.
+    before the first training and after each. ``kept`` tells whether the model of a finished training is still there;
+    one that is gone is trained again if others need it.
     """
     done = results_of(folder, jobs)
+    needed = {one for job in jobs if job not in done for one in job.needs}
+    done = {job: facts for job, facts in done.items() if job not in needed or kept(job)}
     todo = [job for job in jobs if job not in done]
 
     def tell(name: str) -> None:

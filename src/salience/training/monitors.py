@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from math import nan
 from typing import TypeVar
 
@@ -80,9 +79,17 @@ class AttentionMonitor:
     """Maximum number of tokens of these texts, each of which is run many times."""
 
     def __call__(self, model: Model) -> Mapping[str, float]:
-        explained = [e for e in self.examples if e.guide]
-        if not explained:
+        if not any(e.guide for e in self.examples):
             return {"accuracy": accuracy(model, self.examples)}
+        accuracy_, values = self._measured(model)
+        return {"accuracy": accuracy_, **{name: float(np.nanmean(each)) for name, each in values.items()}}
+
+    def by_text(self, model: Model) -> dict[str, list[float]]:
+        """Every measure of attention for each held-out text, or for each of the sample; NaN without an explanation."""
+        return self._measured(model)[1]
+
+    def _measured(self, model: Model) -> tuple[float, dict[str, list[float]]]:
+        """Accuracy, and every other measure by text."""
         graph = bool(self.objective.penalties)
 
         def read(step: Step) -> tuple[Tensor, dict[str, list[float]]]:
@@ -92,10 +99,11 @@ class AttentionMonitor:
         order = [i for rows, _ in results for i in rows]
         logits = torch.cat([logits for _, (logits, _) in results])
         labels = labels_of(model, [self.examples[i] for i in order]).cpu()
+        explained = [e for e in self.examples if e.guide]
         sample = sampled(explained, self._count(model, explained))
-        faithfulness = [measures for _, measures in each_step(model, sample, self._faithfulness)]
-        means = {**_means(m for _, (_, m) in results), **_means(faithfulness)}
-        return {"accuracy": _accuracy(model, logits, labels), **means}
+        faithfulness = each_step(model, sample, self._faithfulness)
+        attention = [(rows, measures) for rows, (_, measures) in results]
+        return _accuracy(model, logits, labels), {**_by_text(attention), **_by_text(faithfulness)}
 
     def _count(self, model: Model, examples: Sequence[Example]) -> int:
         return max(1, min(self.sample, round(self.tokens / mean_length(model, examples))))
@@ -109,7 +117,7 @@ class AttentionMonitor:
             with torch.enable_grad():
                 measures["penalty"] = term.loss(step, **term.settings).tolist()
         chosen = guided(step.labels, step.guide).tolist()
-        return {name: list(compress(values, chosen)) for name, values in measures.items()}
+        return {n: [v if c else nan for v, c in zip(values, chosen, strict=True)] for n, values in measures.items()}
 
     def _faithfulness(self, step: Step) -> dict[str, list[float]]:
         model, batch = step.model, step.batch
@@ -206,9 +214,10 @@ def _agreement(a: Tensor, b: Tensor, batch: Batch) -> list[float]:
     ]
 
 
-def _means(measures: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    merged: dict[str, list[float]] = {}
-    for batch in measures:
-        for name, values in batch.items():
-            merged.setdefault(name, []).extend(values)
-    return {name: float(np.mean(values)) for name, values in merged.items()}
+def _by_text(results: Iterable[tuple[Sequence[int], Mapping[str, Sequence[float]]]]) -> dict[str, list[float]]:
+    """Measures in the order of the texts, from those of the texts of each batch."""
+    merged: dict[str, dict[int, float]] = {}
+    for rows, measures in results:
+        for name, values in measures.items():
+            merged.setdefault(name, {}).update(zip(rows, values, strict=True))
+    return {name: [values[i] for i in sorted(values)] for name, values in merged.items()}

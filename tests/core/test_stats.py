@@ -288,6 +288,17 @@ def test_the_p_value_is_where_the_interval_reaches_0():
         assert min(abs(low), abs(high)) == pytest.approx(0, abs=1e-6)
 
 
+def test_differences_that_are_alike_in_all_texts_have_a_p_value():
+    ones = np.ones((1, 20))
+    assert paired_difference(ones, 0 * ones).p == 2.0**-19, "as likely as 20 equal signs"
+    assert paired_difference(ones, 0 * ones).clear
+    assert paired_difference(ones, ones).p == 1
+    assert not paired_difference(ones, ones).clear
+    assert not paired_difference(ones[:, :5], 0 * ones[:, :5]).clear, "too few texts"
+    seeds = np.array([[0.2], [0.1], [0.4], [0.3]]) * np.ones((4, 20))
+    assert paired_difference(seeds, 0 * seeds).p == pytest.approx(ttest_1samp(seeds[:, 0], 0).pvalue)
+
+
 def test_a_difference_is_clear_if_both_its_test_and_its_interval_are():
     assert Difference(1.0, 0.5, 1.5, 0.05, 8).clear
     assert Difference(-1.0, -1.5, -0.5, 0.01, 8).clear

@@ -104,15 +104,17 @@ def test_a_gain_counts_only_against_shuffled_explanations():
     clear, none = Difference(2.0, 1.0, 3.0, 0.01, 50), Difference(0.1, -1.0, 1.2, 0.8, 50)
     harm = Difference(-2.0, -3.0, -1.0, 0.01, 50)
 
-    def gain(vanilla: Difference, shuffled: Difference) -> str:
-        return VariantRow("sallm", Spread((50.0,)), {}, {}, vanilla, shuffled).gain
+    def judged(vanilla: Difference, shuffled: Difference | None, variant: str = "sallm") -> str:
+        return VariantRow(variant, Spread((50.0, 51.0)), {}, {}, vanilla, shuffled).verdict
 
-    assert [gain(clear, clear), gain(clear, none), gain(none, clear), gain(harm, clear)] == [
-        "yes",
-        "not against shuffled",
-        "no",
-        "no",
+    assert [judged(clear, clear), judged(clear, none), judged(none, clear), judged(harm, clear)] == [
+        "helps",
+        "no better than shuffled",
+        "no difference",
+        "harms",
     ]
+    assert judged(clear, None, "uniform") == "better than none"
+    assert judged(clear, clear, "fine_tuned") == "not comparable: trained twice as long"
 
 
 def test_names_in_a_report_are_escaped(folder: Path):

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf, log
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from reviews import reviews
 from salience.cli import run
+from salience.core.stats import Difference
 from salience.data import source
 from salience.data.shortcuts import Shortcut
 from salience.errors import BadInput
@@ -24,6 +26,7 @@ from salience.papers.sallm_when_table import accuracy_table, cells, summary, tex
 from salience.papers.students import Setup, Student
 from salience.papers.students_report import heads_table
 from salience.papers.trainings import Progress, results_of, run_all
+from salience.papers.verdict import verdict
 from salience.training.loop import Recipe
 from salience.training.objectives import Objective
 from shapes import build
@@ -117,10 +120,24 @@ def test_two_processes_give_the_same_results(tmp_path: Path):
 def test_every_way_of_teaching_has_its_control():
     controls = {name: Teaching(name).control for name in ("none", "shuffled", "shuffled:human", "lrp", "human")}
     assert list(controls.values()) == [None, None, None, Teaching("shuffled"), Teaching("shuffled:human")]
-    assert Teaching("lrp:positive").control == Teaching("shuffled:positive")
+    assert Teaching("lrp:positive").control == Teaching("shuffled:lrp:positive")
+    assert Teaching("shuffled:lrp:positive").control is None
+    assert (Teaching("shuffled:lrp:positive").method, Teaching("shuffled:lrp:positive").form) == ("lrp", "positive")
+    assert (Teaching("shuffled").method, Teaching("shuffled").form) == ("input_x_gradient", "binary")
     plan = Plan(teachings=(Teaching("lrp:positive"), Teaching("human"))).complete
-    assert list(map(str, plan.teachings)) == ["none", "lrp:positive", "human", "shuffled:positive", "shuffled:human"]
-    for name, message in (("lpr", "'lrp'"), ("lrp:binari", "'binary'"), ("human:binary", "write 'human'")):
+    assert list(map(str, plan.teachings)) == [
+        "none",
+        "lrp:positive",
+        "human",
+        "shuffled:lrp:positive",
+        "shuffled:human",
+    ]
+    for name, message in (
+        ("lpr", "'lrp'"),
+        ("lrp:positiv", "'positive'"),
+        ("human:binary", "write 'human'"),
+        ("shuffled:lrp", "is written 'shuffled'"),
+    ):
         with pytest.raises(BadInput, match=message):
             Teaching(name)
 
@@ -140,7 +157,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("when")
     build("bert").save(path / "model")
     for name, count in (("train", 48), ("test", 12)):
-        lines = [{"text": e.text, "label": e.label, "why": e.rationale, "also": e.rationale} for e in reviews(count)]
+        lines = [
+            {"text": e.text, "label": e.label, "other": 1 - int(e.label or 0), "why": e.rationale, "also": e.rationale}
+            for e in reviews(count)
+        ]
         (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -149,9 +169,7 @@ def handmade(folder: Path, shares: Mapping[tuple[int, str], float], seeds: int =
     """A grid in which each student is right on a given share of 200 texts, and what was run of it."""
     plan = Plan(sizes=(100, 400), teachings=(Teaching("lrp"),), seeds=seeds).complete
     train = source(folder / "train.jsonl", label="label")
-    experiment = Experiment(
-        "m", {"d": DataSet("d", train, {"test": train})}, plan, folder, {str(train.files): "content"}, {}
-    )
+    experiment = Experiment("m", {"d": DataSet("d", train, {"test": train})}, plan, folder, {train: "content"}, {})
     rng = np.random.default_rng(0)
     results = {}
     for job in experiment.jobs():
@@ -180,6 +198,25 @@ def test_a_gain_counts_only_against_the_control_and_gaps_are_named(folder: Path)
     assert sentences[2].endswith("lrp with 100 texts of d on test.")
     helps = cells(*handmade(folder, {**shares, (100, "shuffled"): 0.5}))
     assert [c.verdict for c in helps if (c.size, str(c.teaching)) == (100, "lrp")] == ["helps"]
+
+
+def test_one_seed_is_too_few_for_a_verdict(folder: Path):
+    shares = {(100, "none"): 0.5, (100, "lrp"): 0.9, (100, "shuffled"): 0.5}
+    listed = cells(*handmade(folder, shares, seeds=1))
+    assert {c.verdict for c in listed if c.against_none is not None} == {"too few seeds"}
+
+
+def test_a_gain_without_its_control_is_not_called_one():
+    gain, none = Difference(5.0, 4.0, 6.0, 0.01, 100), Difference(0.0, -1.0, 1.0, 1.0, 100)
+    loss = replace(gain, mean=-5.0, low=-6.0, high=-4.0)
+    judged = partial(verdict, seeds=5, controlled=True)
+    assert judged(gain, None) == "better than none; control not run"
+    assert judged(gain, none) == "no better than shuffled"
+    assert judged(gain, gain) == "helps"
+    assert judged(loss, gain) == "harms"
+    assert judged(loss, loss, lower=True) == "helps"
+    assert judged(gain, loss, lower=True, harm="more reliance") == "more reliance"
+    assert verdict(gain, None, seeds=5, controlled=False) == "better than none"
 
 
 def test_students_that_did_not_learn_are_named(folder: Path):
@@ -218,10 +255,9 @@ def test_p_values_are_corrected_for_all_comparisons(folder: Path):
 
 
 def test_examples_saved_are_read_off_the_curve_without_teaching(folder: Path):
-    curve = [(log(100), 70.0), (log(400), 80.0), (log(1600), 80.0)]
-    assert texts_needed(curve, 75.0) == pytest.approx(200)
-    assert texts_needed(curve, 70.0) == pytest.approx(100)
-    assert [texts_needed(curve, a) for a in (60.0, 90.0)] == [-inf, inf]
+    curve = [100, 400, 1600], [70.0, 80.0, 80.0]
+    assert [texts_needed(*curve, a) for a in (70.0, 75.0, 80.0)] == pytest.approx([100, 200, 400])
+    assert [texts_needed(*curve, a) for a in (60.0, 90.0)] == [-inf, inf]
     shares = {(100, "none"): 0.5, (100, "lrp"): 0.6, (100, "shuffled"): 0.5, (400, "none"): 0.7}
     (cell,) = [c for c in cells(*handmade(folder, shares)) if (c.size, str(c.teaching)) == (100, "lrp")]
     assert cell.saved is not None
@@ -229,13 +265,23 @@ def test_examples_saved_are_read_off_the_curve_without_teaching(folder: Path):
     assert cell.saved[1] < cell.saved[0] < cell.saved[2]
 
 
+@pytest.mark.parametrize("without", [(0.6, 0.6), (0.7, 0.6), (0.6, 0.7)])
+def test_no_gain_saves_no_texts_whatever_the_curve(folder: Path, without: tuple[float, float]):
+    shares = {(size, name): share for size, share in zip((100, 400), without, strict=True) for name in ("none", "lrp")}
+    experiment, results = handmade(folder, shares)
+    same = {job: results[replace(job, teaching=Teaching("none"))] for job in results}
+    saved = [c.saved for c in cells(experiment, same) if str(c.teaching) == "lrp"]
+    assert saved == [(0, 0, 0)] * 2
+
+
 # ------------------------------------------------------------------------------------------------------ commands
 
 
-def arguments(folder: Path, out: Path) -> list[str]:
+def arguments(folder: Path, out: Path, *, model: str = "", seeds: int = 2, workers: int = 1) -> list[str]:
     data = f"r={folder / 'train.jsonl'},{folder / 'test.jsonl'}"
-    named = ["--model", str(folder / "model"), "--data", data, "--rationale=r=why", "--out", str(out), "--rate=0.003"]
-    return ["paper", "sallm_when", *named, "--seeds=2", "--steps=2", "--epochs=1", "--batch=8", "--workers=1"]
+    named = ["--model", model or str(folder / "model"), "--data", data, "--rationale=r=why", "--out", str(out)]
+    recipe = [f"--seeds={seeds}", "--steps=2", "--epochs=1", "--batch=8", "--rate=0.003", f"--workers={workers}"]
+    return ["paper", "sallm_when", *named, *recipe]
 
 
 def test_the_grid_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -268,19 +314,54 @@ def test_the_grid_from_the_command(folder: Path, tmp_path: Path, capsys: pytest.
         (["--weight=2"], "holds a grid with other settings (changed: weight)"),
         (["--rationale=r=also"], "holds students of rationales that were read otherwise (changed: column)"),
         (["--finished", f"--other=r:near={folder / 'test.jsonl'}"], "other texts of r (changed: tests/near)"),
+        (["--label-column=other"], "other texts of r (changed: train, tests/test, tests/far)"),
+        (["--dtype=float64"], "another model or other texts of r (changed: model)"),
     ):
         assert run([*wanted, "--sizes=8", *change]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_same_seed_gives_the_same_training(folder: Path, tmp_path: Path):
-    answers = []
-    for name in ("a", "b"):
-        assert run([*arguments(folder, tmp_path / name), "--sizes=8", "--teach=input_x_gradient", "--quiet"]) == 0
-        files = sorted((tmp_path / name / "trainings").glob("*.json"))
+def test_the_results_do_not_depend_on_the_number_of_processes(folder: Path, tmp_path: Path):
+    answers: list[Any] = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        wanted = arguments(folder, out, seeds=1, workers=workers)
+        assert run([*wanted, "--sizes=8", "--teach=input_x_gradient", "--quiet"]) == 0
+        files = sorted((out / "trainings").glob("*.json"))
         answers.append([{**json.loads(file.read_text()), "seconds": 0} for file in files])
-    assert len(answers[0]) == 6
+    assert len(answers[0]) == 3
     assert answers[0] == answers[1]
+
+
+def test_a_size_of_all_texts_is_trained_once_and_larger_ones_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    wanted = [*arguments(folder, tmp_path / "out", seeds=1), "--teach=none", "--quiet"]
+    assert run([*wanted, "--sizes=8,48,100,all"]) == 0
+    assert sorted(p.stem for p in (tmp_path / "out" / "trainings").glob("*.json")) == [
+        "r-8-none-seed-0",
+        "r-all-none-seed-0",
+    ]
+    assert run([*wanted, "--sizes=100"]) == 2
+    assert "r has 48 labelled texts, not 100; use the size all" in capsys.readouterr().err
+
+
+def test_what_would_fail_after_a_training_is_refused_before_the_first(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (strange := tmp_path / "strange.jsonl").write_text('{"text": "a film", "label": 7}\n')
+    for change, message in (
+        ([f"--other=r:far={strange}"], "r, far is 7, which does not occur in the training data"),
+        (["--limit=1"], "limit=1 must be at least 2 texts"),
+        (["--teach=attention_rollout"], "attention_rollout"),
+    ):
+        assert run([*arguments(folder, tmp_path / "out", model="sentiment_bilstm"), "--sizes=8", *change]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    assert not list((tmp_path / "out").glob("trainings/*"))
+    students = ["--train", str(folder / "train.jsonl"), "--test", str(folder / "test.jsonl"), "--texts=8"]
+    heads = ["paper", "sallm_heads", *students, "--model=sentiment_bilstm", "--out", str(tmp_path / "heads")]
+    assert run(heads) == 2
+    assert "has a single head of attention; choose a transformer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -304,7 +385,7 @@ def test_wrong_options_are_reported(
 def test_students_of_the_same_seed_share_their_texts(folder: Path):
     train = source(folder / "train.jsonl", label="label")
     data = {"d": DataSet("d", train, {"test": train})}
-    experiment = Experiment("m", data, Plan(limit=20), folder, {str(train.files): "content"}, {})
+    experiment = Experiment("m", data, Plan(limit=20), folder, {train: "content"}, {})
     few = Training("d", 8, Teaching("none"), 0)
     whole = experiment.texts(replace(few, size=None))
     assert len(whole) == 20
@@ -325,15 +406,20 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
     assert words[name] in out
     assert "trainings done" in err
     facts = json.loads((tmp_path / "out" / "result.json").read_text())
-    rows = {"shortcut": 17, "unlabelled": 6, "heads": 9}
+    rows = {"shortcut": 17, "unlabelled": 8, "heads": 9}
     assert len(facts["rows"]) == rows[name]
     if name == "shortcut":
         assert "no rationales of every label" in (tmp_path / "out" / "tables.md").read_text(), "contrast by people"
     assert run([*wanted, "--finished"]) == 0
     assert capsys.readouterr().out == out
-    for change in (["--weight=3"], ["--weight=3", "--finished"]):
+    for change, what in (
+        (["--weight=3"], "weight"),
+        (["--weight=3", "--finished"], "weight"),
+        (["--dtype=float64"], "model"),
+        (["--label-column=other"], "data, test"),
+    ):
         assert run([*wanted, *change]) == 2
-        assert "holds another experiment (changed: weight)" in capsys.readouterr().err
+        assert f"holds another experiment (changed: {what})" in capsys.readouterr().err
 
 
 def setup(folder: Path, out: Path, **changed: Any) -> Setup:
@@ -362,6 +448,26 @@ def test_a_control_marks_as_many_tokens_as_what_it_is_compared_with(folder: Path
     assert difference is not None
     assert difference.mean == pytest.approx(-25.0)
     assert own[SHUFFLED_HUMAN, "attention"].against_shuffled is None
+
+
+def test_a_student_that_has_not_learnt_the_task_does_not_count_as_less_reliant(folder: Path, tmp_path: Path):
+    own = setup(folder, tmp_path, seeds=4)
+    labels = "".join(str(e.label) for e in own.test_texts())
+    always = labels.replace("0", "x").replace("1", "0").replace("x", "1")  # right where the label is 0
+    marks = {"spoilt teacher": ("1" * 12, "0" * 12), "clean teacher": (always, always)}
+    results = {
+        student: {
+            "correct": dict(zip(("clean", "contradicted"), marks.get(name, ("1" * 12, "0" * 11 + "1")), strict=True))
+        }
+        for student in shortcut_students(own)
+        for name in [student.name.partition(",")[0]]
+    }
+    rows = {(row.source, row.penalty): row for row in shortcut_rows(own, results)}
+    failed, learnt = rows["clean teacher", "attention"], rows["human rationales", "attention"]
+    assert failed.follows is not None
+    assert failed.follows.mean == pytest.approx(50)
+    assert (failed.verdict, failed.changed and failed.changed.mean) == ("not learnt (4 of 4)", 0)
+    assert (learnt.verdict, learnt.changed and round(learnt.changed.mean)) == ("no difference", 92)
 
 
 def test_attention_is_measured_on_texts_of_all_labels(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -466,6 +572,8 @@ def test_as_many_labels_are_read_at_each_step_with_unlabelled_texts_and_without(
         sallm_unlabelled.UnlabelledProcedure(own, 28)(student)
     assert {steps for _, steps in read.values()} == {5}, "36 texts of 8"
     assert {sum(e.label is not None for e in train) for train, _ in read.values()} == {36}
-    explained, _ = read["explanations"]
+    explained, _ = read["explanations of all texts"]
+    few, _ = read["explanations of labelled texts"]
+    assert sum(e.guide is not None for e in few) == len(few) == 36
     assert sum(e.guide is not None for e in explained) == len(explained) == 36 + 28
     assert len({e.id for e in explained if e.label is not None}) == 8

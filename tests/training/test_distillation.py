@@ -59,6 +59,9 @@ def test_agreeing_heads_are_selected_and_trained(folder: Path, data: Path, tmp_p
     (message,) = [stage for stage in messages if stage.startswith("selected the heads")]
     assert len(message.split(", ")) == 4
     assert result.epochs[-1].penalty < result.epochs[0].penalty
+    control = dataclasses.replace(distillation, variant="shuffled")
+    distil(str(folder), of(data, "train"), tmp_path / "control", control, callbacks=Callbacks(stage=messages.append))
+    assert messages.count(message) == 2, "the control reads the same heads"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

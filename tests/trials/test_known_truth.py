@@ -87,7 +87,7 @@ def test_the_planted_words_determine_the_label(kind: str):
     assert len(planted(held, shortcut)) == 3, "a text that holds one of the words by itself is left out"
     loud = Shortcut(kind, words=("PARIS", "London"))
     assert len(planted([Example("a", "i love paris", 0), *texts(3)], loud)) == 3, "whatever its case"
-    with pytest.raises(BadInput, match="three different words"):
+    with pytest.raises(BadInput, match="needs different words"):
         Shortcut(kind, words=("new york", "london"))
 
 

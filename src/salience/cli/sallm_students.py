@@ -38,7 +38,7 @@ def _with_setup(command: Callable[..., None]) -> Callable[..., None]:
         DELIMITER,
         click.option("--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Output folder."),
         click.option("--finished", is_flag=True, help="Train nothing; report the trainings that are finished."),
-        click.option("--workers", type=WORKERS, default=1, show_default=True, help="Number of processes."),
+        click.option("--workers", type=WORKERS, help="Number of processes.  [default: one per core]"),
         click.option("--rate", type=POSITIVE, default=2e-4, show_default=True, help="Learning rate."),
         click.option("--batch", type=COUNT, default=16, show_default=True, help="Batch size."),
         click.option("--epochs", type=EPOCHS, default=3, show_default=True, help="Number of epochs."),
@@ -95,7 +95,7 @@ def sallm_shortcut(loading: LoadingOptions, **options: Any) -> None:
     from salience.papers.students_report import shortcut_table
 
     own = {"agreement": options["agreement"], "shortcut": _shortcut(options["words"])}
-    listed = experiment.rows(setup, _results(experiment, setup, options, own))
+    listed = experiment.rows(setup, _results(experiment, setup, options, own), own["shortcut"])
     shown = {"agreement": options["agreement"], "words": options["words"]}
     _finish("shortcut", setup, options, shown, shortcut_table(listed), list(map(asdict, listed)))
 
@@ -169,7 +169,8 @@ def _setup(loading: LoadingOptions, options: dict[str, Any]) -> "Setup":
     check_model(options["model"], **loading.options)
     if options["texts"] < 2:
         raise BadInput(f"--texts {options['texts']} must be at least 2")
-    from salience.papers.students import Setup, prints
+    from salience.papers.students import Setup
+    from salience.papers.trainings import content_of
     from salience.training.loop import Recipe
 
     recipe = Recipe(epochs=options["epochs"], batch=options["batch"], rate=options["rate"])
@@ -181,7 +182,7 @@ def _setup(loading: LoadingOptions, options: dict[str, Any]) -> "Setup":
         test,
         folder,
         recipe=recipe,
-        prints=prints(train, test),
+        contents=(content_of(train), content_of(test)),
         options=loading.options,
         **named,
     )
@@ -193,8 +194,14 @@ def _results(experiment: Any, setup: "Setup", options: dict[str, Any], own: dict
 
     if options["finished"]:
         return finished(setup, experiment.students(setup), experiment.settings(**own))
-    with reporting(options["quiet"], options["workers"]) as (report, _):
-        return experiment.run(setup, workers=options["workers"], report=report, **own)
+    from salience.core.processes import cores
+    from salience.models import knows
+
+    workers = options["workers"] or cores()
+    with reporting(options["quiet"], workers) as (report, say):
+        if knows(setup.model, setup.labels):
+            say(f"{setup.model} is a classifier of these labels already; start from a model that has not learnt them")
+        return experiment.run(setup, workers=workers, report=report, **own)
 
 
 def _finish(

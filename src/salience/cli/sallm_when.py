@@ -1,6 +1,5 @@
 """``salience paper sallm_when``: when does teaching with explanations help?"""
 
-import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -84,7 +83,8 @@ TEACHINGS = ("none", "human", "shuffled", *METHODS)
     "teachings",
     metavar="TEACHING",
     multiple=True,
-    help="none, human, or a method with the form of its scores, such as lrp:positive; may be repeated. The shuffled "
+    help="none, human, or a method, whose highest scores are marked, or lrp:positive for the positive scores of a "
+    "method; may be repeated. The shuffled "
     "controls are always included.  [default: input_x_gradient, and human where there are rationales]",
 )
 @click.option("--seeds", type=EPOCHS, default=5, show_default=True, help="Number of seeds.")
@@ -114,12 +114,13 @@ def sallm_when(loading: LoadingOptions, **options: Any) -> None:
     sizes = _sizes(options["sizes"])
     data = _data(options)
     check_model(options["model"], **loading.options)
+    from salience.core.processes import cores
     from salience.papers.sallm_when import finished, run
     from salience.papers.sallm_when_table import cells, summary
 
     sets = [_data_set(*one) for one in data]
     plan = _plan(options, sizes, rationales=any(one.rationales for one in sets))
-    workers = options["workers"] or os.cpu_count() or 1
+    workers = options["workers"] or cores()
     with reporting(options["quiet"], workers) as (report, say):
         arguments = (options["model"], sets, options["out"], plan)
         experiment, results = (
@@ -237,7 +238,10 @@ def _plan(options: dict[str, Any], sizes: tuple[int | None, ...], *, rationales:
     from salience.papers.sallm_when import Plan, Teaching
     from salience.training.loop import Recipe
 
-    names = options["teachings"] or ("input_x_gradient", *(("human",) if rationales else ()))
+    names = [name.removesuffix(":binary") for name in options["teachings"]] or (
+        "input_x_gradient",
+        *(("human",) if rationales else ()),
+    )
     if "human" in names and not rationales:
         raise BadInput("human rationales need a column of them; name it, as in --rationale hatexplain=rationale_spans")
     recipe = Recipe(epochs=options["epochs"], batch=options["batch"], rate=options["rate"])

@@ -4,13 +4,14 @@ Which interval is used where, and why, is told in docs/decisions/0011-intervals-
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan, nan
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betaincinv, stdtr, stdtrit
 
 LEVEL = 0.05
 """One minus the confidence of every interval, and the largest p-value that counts as significant."""
@@ -91,7 +92,7 @@ class Difference:
     high: float
     """The bounds of a 95 % interval of this difference alone; NaN where there are too few texts or all differ alike."""
     p: float
-    """The two-sided p-value, corrected for all comparisons that were tested together; NaN if there is no test."""
+    """The two-sided p-value, corrected for all comparisons that were tested together; NaN for too few texts."""
     pairs: int
     """The number of texts compared."""
 
@@ -257,22 +258,43 @@ def multi_bootstrap(d: Float[np.ndarray, "s t"], *, draws: int = 2_000, seed: in
 
     Paper: Sellam et al. 2022, The MultiBERTs, arXiv:2106.16163, section 4
     """
+    return percentiles(resampled_means(d, draws=draws, seed=seed))
+
+
+def resampled_means(d: Float[np.ndarray, "s t"], *, draws: int = 2_000, seed: int = 0) -> Float[np.ndarray, " draws"]:
+    """The mean of each resample of a table of seeds × texts. Tables of one shape and seed are resampled alike."""
     rng = np.random.default_rng(seed)
     seeds, texts = (rng.multinomial(n, np.full(n, 1 / n), draws) / n for n in d.shape)
-    low, high = np.quantile(((seeds @ d) * texts).sum(1), [LEVEL / 2, 1 - LEVEL / 2])
+    return ((seeds @ d) * texts).sum(1)
+
+
+def percentiles(draws: Float[np.ndarray, " draws"]) -> tuple[float, float]:
+    """The bounds between which 95 % of the draws are; ±∞ are ordered like numbers."""
+    low, high = np.quantile(draws, [LEVEL / 2, 1 - LEVEL / 2], method="nearest")
     return float(low), float(high)
 
 
 def _p_value(d: Float[np.ndarray, "s t"]) -> float:
-    """The smallest level at which the interval excludes 0, by bisection; NaN if there is no interval."""
+    """The smallest level at which the interval excludes 0, by bisection; NaN for too few texts."""
     if isnan(table_interval(d)[0]):
-        return nan
-    excluded, included = 0.0, 1.0
+        return nan if d.shape[1] < MINIMUM else _p_of_equal(d.mean(1), d.shape[1])
+    kept, excluded = 0.0, 1.0
     for _ in range(40):
-        level = (excluded + included) / 2
+        level = (kept + excluded) / 2
         low, high = table_interval(d, level)
-        excluded, included = (excluded, level) if low > 0 or high < 0 else (level, included)
-    return included
+        kept, excluded = (kept, level) if low > 0 or high < 0 else (level, excluded)
+    return excluded
+
+
+def _p_of_equal(seeds: Float[np.ndarray, " s"], texts: int) -> float:
+    """The p-value where all texts have the same mean: the larger of those of sign flips of the texts, and of seeds."""
+    if abs(mean := seeds.mean()) < 1e-12:
+        return 1.0
+    flips = 2.0 ** (1 - texts)
+    if np.ptp(seeds) < 1e-12 * abs(mean):
+        return flips
+    error = seeds.std(ddof=1) / np.sqrt(len(seeds))
+    return max(flips, float(2 * stdtr(len(seeds) - 1, -abs(mean) / error)))
 
 
 # ------------------------------------------------------------------------------------------------------ comparisons
@@ -317,6 +339,15 @@ def holm(p: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, values[i] * (len(order) - rank)))
         result[i] = largest
     return result.tolist()
+
+
+Some = TypeVar("Some", Difference, Difference | None)
+
+
+def corrected(differences: Sequence[Some]) -> list[Some]:
+    """The differences with their p-values corrected for all of them by :func:`holm`; None stays as it is."""
+    p = iter(holm([d.p for d in differences if d is not None]))
+    return [d if d is None else replace(d, p=next(p)) for d in differences]
 
 
 def _difference(column: np.ndarray, p: float, limits: Limits) -> Difference:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -100,6 +100,17 @@ def labels_in(examples: Sequence[Example], name: str) -> list[str] | int:
     if all(isinstance(label, str) for label in labels):
         return sorted(map(str, labels))
     raise BadInput(f"the labels of {name} must be either all names or all whole numbers")
+
+
+def check_labels(labels: Sequence[str] | int, tests: Mapping[str, Sequence[Example]]) -> None:
+    """Refuse test texts with a label that the training texts do not have; ``tests`` are named."""
+    known = set(range(labels)) if isinstance(labels, int) else {*labels, *range(len(labels))}
+    for name, test in tests.items():
+        for e in test:
+            if e.label is not None and e.label not in known:
+                raise BadInput(
+                    f"the label of {e.id!r} in {name} is {e.label!r}, which does not occur in the training data"
+                )
 
 
 def encode_examples(model: Encodes, examples: Sequence[Example]) -> list[Encoded]:

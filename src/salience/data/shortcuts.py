@@ -16,6 +16,8 @@ ShortcutKind = Literal["token", "context", "pair"]
 
 SHORTCUT_KINDS = get_args(ShortcutKind)
 
+_WORD = re.compile(r"\w+")
+
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
@@ -32,9 +34,13 @@ class Shortcut:
 
     def __post_init__(self) -> None:
         choose(self.kind, SHORTCUT_KINDS, "kind of shortcut")
-        every = (*self.words, self.context)
-        if len({word.casefold() for word in every}) < 3 or not all(re.fullmatch(r"\w+", word) for word in every):
-            raise BadInput(f"a shortcut needs three different words of letters or digits, not {', '.join(every)}")
+        if len({w.casefold() for w in self.every}) < len(self.every) or not all(map(_WORD.fullmatch, self.every)):
+            raise BadInput(f"a shortcut needs different words of letters or digits, not {', '.join(self.every)}")
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """The words that may be planted."""
+        return (*self.words, self.context) if self.kind == "context" else self.words
 
     def within(self, text: str) -> bool:
         """Whether a text already contains one of the words."""

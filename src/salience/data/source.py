@@ -1,13 +1,14 @@
 """Locate and check a source: files by path, glob or folder, or a data set by name."""
 
 import glob
+import json
 import os
 import re
 from collections.abc import Sequence
 from contextlib import closing
 from difflib import get_close_matches
 from hashlib import blake2b
-from typing import get_args
+from typing import Any, get_args
 
 from salience.data import library
 from salience.data.formats import DataSet, endings, format_of, open_file, reading
@@ -84,6 +85,11 @@ def fingerprint(source: Source) -> dict[str, object]:
             digest.update(repr(record.raw).encode())
     name = os.path.basename(source.name) if os.path.isabs(source.name) else source.name
     return {"name": name, "subset": source.subset, "split": source.split, "blake2b": digest.hexdigest()}
+
+
+def described(source: Source) -> dict[str, Any]:
+    """Identify what is read of a source, by its content and columns, in the values that JSON has."""
+    return json.loads(json.dumps({**fingerprint(source), "columns": source.columns, "spans": source.spans}))
 
 
 def _locate(name: str, *, by_library: bool) -> tuple[str, tuple[str, ...]]:

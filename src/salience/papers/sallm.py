@@ -18,10 +18,11 @@ import torch
 
 from salience.core.files import complete
 from salience.core.processes import pool
-from salience.core.stats import Difference, Spread, paired_difference
+from salience.core.stats import Difference, Spread, corrected, paired_difference
 from salience.data import Source
 from salience.data.examples import Example, examples
 from salience.models import load
+from salience.papers.verdict import verdict
 from salience.training.distillation import (
     WITHOUT_TEACHER,
     Callbacks,
@@ -78,17 +79,20 @@ class VariantRow:
     """Measures on the validation texts. Attention is compared with the explanations of the vanilla teacher, except for
     ``iterative``, whose teacher is the student of ``sallm``."""
     against_vanilla: Difference | None
-    """The difference in test accuracy, in percentage points; None for vanilla itself."""
+    """The difference in test accuracy, in percentage points; None for vanilla itself. p is corrected for the table."""
     against_shuffled: Difference | None
     """The same difference from the control taught by shuffled explanations; None for vanilla and the controls."""
 
     @property
-    def gain(self) -> str:
-        """Whether explanations raised the accuracy; what random ones do as well is no gain of theirs."""
-        if self.against_vanilla is None or self.against_shuffled is None:
-            return ""
-        better = [d.clear and d.mean > 0 for d in (self.against_vanilla, self.against_shuffled)]
-        return "yes" if all(better) else "not against shuffled" if better[0] else "no"
+    def verdict(self) -> str:
+        """What explanations did to the accuracy; what random ones do as well is no gain of theirs.
+
+        ``fine_tuned`` is trained twice as long as vanilla and as the control, which may be all of its gain.
+        """
+        if self.variant == "fine_tuned":
+            return "not comparable: trained twice as long"
+        controlled = self.variant in TAUGHT
+        return verdict(self.against_vanilla, self.against_shuffled, seeds=len(self.test.values), controlled=controlled)
 
     @property
     def validation(self) -> Spread:
@@ -202,9 +206,9 @@ def run(
     # The teachers of sallm, measured before its training, are the vanilla models.
     measures = {name: _spreads([r.epochs[-1].measures for r in variant]) for name, variant in results.items()}
     measures["vanilla"] |= _spreads([r.before for r in results["sallm"]])
-    rows = [
-        _row(name, variant, measures[name], correct_by_variant, list(others or {})) for name, variant in results.items()
-    ]
+    rows = _corrected(
+        [_row(name, own, measures[name], correct_by_variant, list(others or {})) for name, own in results.items()]
+    )
     result = SallmResult(model, method, size, recipe, chosen, grid, rows)
     with complete(folder / "result.json") as file:
         file.write(json.dumps(asdict(result), indent=1).encode())
@@ -298,10 +302,18 @@ def _row(
     )
 
 
+def _corrected(rows: Sequence[VariantRow]) -> list[VariantRow]:
+    """The rows with the p-values of all their differences corrected."""
+    vanilla, shuffled = [row.against_vanilla for row in rows], [row.against_shuffled for row in rows]
+    each = corrected([*vanilla, *shuffled])
+    pairs = zip(rows, each[: len(rows)], each[len(rows) :], strict=True)
+    return [replace(row, against_vanilla=first, against_shuffled=second) for row, first, second in pairs]
+
+
 def comparison_table(result: SallmResult) -> Table:
     """The table of accuracies, with the poster's numbers."""
     others = list(result.rows[0].others)
-    differences = ["test − vanilla", "test − shuffled", "gain"]
+    differences = ["test − vanilla", "test − shuffled", "verdict"]
     head = ["variant", "validation", "test", *others, *differences, "poster: validation", "poster: test"]
     return head, [_cells(row, others) for row in result.rows]
 
@@ -313,7 +325,7 @@ def _cells(row: VariantRow, others: Sequence[str]) -> list[str]:
         str(row.test),
         *(str(row.others[other]) for other in others),
         *("" if d is None else _tested(d) for d in (row.against_vanilla, row.against_shuffled)),
-        row.gain,
+        row.verdict,
         *PUBLISHED.get(row.variant, ("", "")),
     ]
 

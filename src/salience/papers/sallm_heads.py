@@ -15,6 +15,7 @@ import numpy as np
 from salience.core.stats import Difference, Spread
 from salience.core.types import Model
 from salience.data.examples import Example, sampled
+from salience.errors import UnsupportedModel
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, marks
 from salience.training.distillation import AGREEING
@@ -72,7 +73,7 @@ class HeadsProcedure:
             model = setup.fitted(student, guided, regularised(attention_to_explanation, setup.weight, **chosen))
         held_out = setup.explained(teacher, sampled(tests, self.measured))
         other = "occlusion" if setup.method != "occlusion" else "gradient"
-        measures = AttentionMonitor(held_out, Objective(), held_out=other).by_text(model)
+        measures = AttentionMonitor(held_out, Objective(), held_out=other, sample=self.measured).by_text(model)
         answers = predicted(model, tests)
         return {
             "name": student.name,
@@ -107,8 +108,15 @@ def settings(measured: int) -> dict[str, Any]:
 
 def run(setup: Setup, *, measured: int = 60, workers: int = 1, report: Report = lambda _: None) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
+    _check_heads(setup)
     procedure = HeadsProcedure(setup, measured)
     return run_students(setup, procedure, students(setup), settings(measured), workers=workers, report=report)
+
+
+def _check_heads(setup: Setup) -> None:
+    """Refuse a model of one head, for which all choices are the same."""
+    if (model := setup.new_model(0)).single_query:
+        raise UnsupportedModel(f"{model.name} has a single head of attention; choose a transformer")
 
 
 def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:

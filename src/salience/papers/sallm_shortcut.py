@@ -1,19 +1,23 @@
 """Does teaching with explanations remove the reliance on a planted word?
 
 A word that agrees with the label in most training texts is inserted into every text. A model may then rely on it. Test
-texts contain the word of the other label: the share of decisions that follow it measures the reliance.
+texts contain the word of the other label: the share of decisions that follow it measures the reliance. Some of these
+would be wrong without the word as well, so the share of decisions that it changes stands beside it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from salience.core.stats import Difference, Spread
 from salience.core.types import Model
 from salience.data.examples import Example
 from salience.data.shortcuts import Shortcut, spurious
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
-from salience.papers.trainings import Facts, Report, marks
+from salience.papers.trainings import Facts, Report, majority, marks, unlearnt
+from salience.papers.verdict import verdict
 from salience.training.guides import by_rationales, shuffled_guides
 from salience.training.monitors import correct
 from salience.training.objectives import (
@@ -47,6 +51,10 @@ class Row:
     """Decisions that follow the word of the other label; None if this was not run or is not possible."""
     clean: Spread | None
     """Accuracy on the same texts without the word."""
+    changed: Spread | None = None
+    """Decisions that are right without the word and follow it."""
+    unlearnt: int = 0
+    """The number of seeds whose student is no better than the most frequent label without the word."""
     against_before: Difference | None = None
     """The change from the student without explanations; negative if the reliance is lower."""
     against_shuffled: Difference | None = None
@@ -54,16 +62,21 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        before, control = self.against_before, self.against_shuffled
-        if before is None or self.source not in CONTROLS:
+        """A student that has not learnt the task does not rely on the word either, which is no removal."""
+        if self.follows is None or self.against_before is None:
             return ""
-        if not before.clear:
-            return "no difference"
-        if before.mean > 0:
-            return "more reliance"
-        if control is None:
-            return "less reliance; control not run"
-        return "less reliance" if control.clear and control.mean < 0 else "no better than shuffled"
+        if self.unlearnt:
+            return f"not learnt ({self.unlearnt} of {len(self.follows.values)})"
+        return verdict(
+            self.against_before,
+            self.against_shuffled,
+            seeds=len(self.follows.values),
+            controlled=self.source in CONTROLS,
+            gain="less reliance",
+            harm="more reliance",
+            helps="less reliance",
+            lower=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +162,13 @@ def run(
     return run_students(setup, procedure, students(setup), own, workers=workers, report=report)
 
 
-def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
+def rows(setup: Setup, results: Mapping[Student, Facts], shortcut: Shortcut = Shortcut()) -> list[Row]:  # noqa: B008
     """The reliance of each kind of student, before and after teaching, in per cent; Holm over all comparisons."""
     names = {s.name for s in students(setup)}
     whole = {name for name in names if sum(s.name == name for s in results) == setup.seeds}
     follows = {name: 100.0 - table_of(results, name, "contradicted") for name in whole}
-    clean = {name: spread(table_of(results, name, "clean")) for name in whole}
+    clean = {name: table_of(results, name, "clean") for name in whole}
+    most = majority([e for e in setup.test_texts() if not shortcut.within(str(e.text))])
     pairs: dict[str, Any] = {}
     for name in whole - {CLEAN, SPOILT}:
         source, _, penalty = name.partition(", ")
@@ -169,7 +183,8 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
             possible = not penalty or _possible(setup, source, penalty)
             return Row(source, penalty, None, None, note="not run" if possible else "no rationales of every label")
         before, control = (differences.get(f"{name}/{other}") for other in ("before", "control"))
-        return Row(source, penalty, spread(follows[name]), clean[name], before, control)
+        accuracy, changed = spread(clean[name]), spread(np.minimum(follows[name], clean[name]))
+        return Row(source, penalty, spread(follows[name]), accuracy, changed, unlearnt(accuracy, most), before, control)
 
     taught = [row(source, penalty) for penalty in PENALTIES for source in SOURCES]
     return [row(CLEAN, ""), row(SPOILT, ""), *taught]

@@ -1,12 +1,13 @@
 """A few labelled texts and many without labels: do a teacher's explanations add to its predictions?
 
 The teacher learns the labelled texts. Students also see the unlabelled ones: with the teacher's predictions as labels,
-with its explanations as a penalty on attention, or with both. All students are trained for the same number of steps.
+with its explanations as a penalty on attention, or with both. A student with explanations of the labelled texts alone
+tells whether the unlabelled ones matter. All students are trained for the same number of steps.
 Where only the labelled texts have a label, they are repeated, so that as many labels are read at each step.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from salience.core.stats import Difference, Spread
@@ -14,26 +15,33 @@ from salience.core.types import Model
 from salience.data.examples import Example
 from salience.errors import BadInput
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
-from salience.papers.trainings import Facts, Report, marks
+from salience.papers.trainings import Facts, Report, majority, marks, unlearnt
+from salience.papers.verdict import verdict
 from salience.training.guides import shuffled_guides
 from salience.training.monitors import correct, predicted
 from salience.training.objectives import Objective, attention_to_explanation, regularised
 
 TEACHER, PSEUDO = "labelled only", "pseudo-labels"
-EXPLAINED, BOTH = "explanations", "pseudo-labels and explanations"
-CONTROLS = {EXPLAINED: "shuffled explanations", BOTH: "pseudo-labels and shuffled explanations"}
+FEW, EXPLAINED, BOTH = "explanations of labelled texts", "explanations of all texts", "pseudo-labels and explanations"
+CONTROLS = {
+    FEW: "shuffled explanations of labelled texts",
+    EXPLAINED: "shuffled explanations of all texts",
+    BOTH: "pseudo-labels and shuffled explanations",
+}
 """Each way of teaching with explanations, and its control."""
 
 BASELINES = {
-    EXPLAINED: TEACHER,
-    BOTH: PSEUDO,
-    CONTROLS[EXPLAINED]: TEACHER,
-    CONTROLS[BOTH]: PSEUDO,
-    PSEUDO: TEACHER,
+    PSEUDO: (TEACHER,),
+    FEW: (TEACHER,),
+    EXPLAINED: (TEACHER, PSEUDO, FEW),
+    BOTH: (PSEUDO,),
+    CONTROLS[FEW]: (TEACHER,),
+    CONTROLS[EXPLAINED]: (TEACHER,),
+    CONTROLS[BOTH]: (PSEUDO,),
 }
-"""What each student has to be better than."""
+"""What each student is compared with, beside its control. It has to be better than the first."""
 
-NAMES = (TEACHER, PSEUDO, EXPLAINED, BOTH, *CONTROLS.values())
+NAMES = (TEACHER, PSEUDO, FEW, EXPLAINED, BOTH, *CONTROLS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +51,24 @@ class Row:
     name: str
     accuracy: Spread | None
     """None if this was not run."""
-    baseline: str
-    against_baseline: Difference | None = None
+    against: Mapping[str, Difference] = field(default_factory=dict[str, Difference])
+    """The differences from the students that it is compared with."""
     against_shuffled: Difference | None = None
+    unlearnt: int = 0
+    """The number of seeds whose student is no better than the most frequent label."""
 
     @property
     def verdict(self) -> str:
         if self.accuracy is None:
             return "not run"
-        d, control = self.against_baseline, self.against_shuffled
-        if d is None:
-            return ""
-        if not d.clear:
-            return "no difference"
-        if d.mean < 0:
-            return "harms"
-        if self.name not in CONTROLS:
-            return "better"
-        return "helps" if control is not None and control.clear and control.mean > 0 else "no better than shuffled"
+        first = next(iter(BASELINES.get(self.name, ())), "")
+        return verdict(
+            self.against.get(first),
+            self.against_shuffled,
+            seeds=len(self.accuracy.values),
+            controlled=self.name in CONTROLS,
+            gain=f"better than {first}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,8 @@ class UnlabelledProcedure:
             guided = shuffled_guides(teacher, guided, seed=student.seed)
         if student.name in (BOTH, CONTROLS[BOTH]):
             return setup.fitted(student, guided, objective)
+        if student.name in (FEW, CONTROLS[FEW]):
+            return setup.fitted(student, _repeated(guided[:count], len(texts)), objective)
         # The texts without labels come on top of the labelled texts of each step, which are as many as the teacher's.
         more = [replace(e, label=None) for e in guided[count:]]
         read = [*_repeated(guided[:count], len(texts)), *more]
@@ -133,23 +143,21 @@ def run(
 
 
 def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
-    """The accuracy of each kind of student, against its baseline and against shuffled explanations."""
+    """The accuracy of each kind of student, against others and against shuffled explanations."""
     whole = {n for n in NAMES if sum(s.name == n for s in results) == setup.seeds}
     tables = {name: table_of(results, name, "test") for name in NAMES if name in whole}
-    pairs: dict[str, Any] = {}
+    pairs: dict[tuple[str, str], Any] = {}
     for name, own in tables.items():
-        if (baseline := BASELINES.get(name)) in tables:
-            pairs[f"{name}/baseline"] = (own, tables[str(baseline)])
-        if (control := CONTROLS.get(name)) in tables:
-            pairs[f"{name}/shuffled"] = (own, tables[str(control)])
-    differences = compared(pairs)
-    return [
-        Row(
-            name,
-            spread(tables[name]) if name in tables else None,
-            BASELINES.get(name, ""),
-            differences.get(f"{name}/baseline"),
-            differences.get(f"{name}/shuffled"),
-        )
-        for name in NAMES
-    ]
+        others = [other for other in (*BASELINES.get(name, ()), CONTROLS.get(name)) if other in tables]
+        pairs |= {(name, other): (own, tables[other]) for other in others}
+    differences, most = compared(pairs), majority(setup.test_texts())
+
+    def row(name: str) -> Row:
+        if name not in tables:
+            return Row(name, None)
+        accuracy = spread(tables[name])
+        against = {other: d for other in BASELINES.get(name, ()) if (d := differences.get((name, other))) is not None}
+        control = differences.get((name, CONTROLS.get(name, "")))
+        return Row(name, accuracy, against, control, unlearnt(accuracy, most))
+
+    return [row(name) for name in NAMES]

@@ -12,18 +12,30 @@ from time import monotonic
 from typing import Any
 
 from salience.core.files import claim, locked
+from salience.core.processes import one_thread
 from salience.core.rows import predict
 from salience.core.types import Model
-from salience.data import Source, fingerprint
-from salience.data.examples import Example, encode_examples, labels_in, sampled
+from salience.data import Source
+from salience.data.examples import Example, check_labels, encode_examples, labels_in, sampled
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import prepare
 from salience.methods import METHODS
 from salience.models import load, load_to_train
+from salience.models.identity import digest
 from salience.models.loading import knows
-from salience.papers.trainings import Facts, Report, claim_rationales, marks, results_of, run_all, texts_of
+from salience.papers.trainings import (
+    Facts,
+    Report,
+    check_methods,
+    claim_rationales,
+    content_of,
+    marks,
+    results_of,
+    run_all,
+    texts_of,
+)
 from salience.training.distillation import save_model
-from salience.training.guides import FORMS, Form, by_rationales, by_teacher, shuffled_guides
+from salience.training.guides import Form, by_rationales, by_teacher, shuffled_guides
 from salience.training.loop import Recipe, fit
 from salience.training.monitors import correct, mean_length
 from salience.training.objectives import Objective, attention_to_explanation, regularised
@@ -36,6 +48,7 @@ ALL = "all"
 SHUFFLED = "shuffled"
 HUMAN = "human"
 NONE = "none"
+POSITIVE: Form = "positive"
 
 
 # ------------------------------------------------------------------------------------------------------ teaching
@@ -45,22 +58,24 @@ NONE = "none"
 class Teaching:
     """A way of teaching, by its name.
 
-    ``none``, ``human`` for human rationales, or a method with the form of its scores, such as ``input_x_gradient`` or
-    ``lrp:positive``. The controls are ``shuffled``, ``shuffled:positive`` and ``shuffled:human``: the same weights at
-    random tokens.
+    ``none``; ``human`` for human rationales; or a method, whose highest scores are marked, or all of whose positive
+    scores are given with ``:positive``. The controls have the same weights at random tokens: ``shuffled`` for all
+    methods, which mark as many tokens, and otherwise ``shuffled:human`` or such as ``shuffled:lrp:positive``.
     """
 
     name: str
 
     def __post_init__(self) -> None:
-        head, colon, form = self.name.partition(":")
-        if self.name in (NONE, HUMAN, f"{SHUFFLED}:{HUMAN}"):
+        if self.name == SHUFFLED:
             return
+        head, colon, form = self._source.partition(":")
         choose(head, (NONE, HUMAN, SHUFFLED, *(m.__name__ for m in METHODS)), "way of teaching")
-        if head in (NONE, HUMAN):
-            raise BadInput(f"{self.name!r} has a form, which only methods and {SHUFFLED} have; write {head!r}")
+        if head in (NONE, HUMAN) and colon:
+            raise BadInput(f"{self.name!r} has a form, which only methods have; write {head!r}")
         if colon:
-            choose(form, FORMS, "form", head)
+            choose(form, (POSITIVE,), "form", head)
+        elif self.shuffles and head != HUMAN:
+            raise BadInput(f"{self.name!r} is written {SHUFFLED!r}; it is the control of all methods")
 
     def __str__(self) -> str:
         return self.name
@@ -70,9 +85,7 @@ class Teaching:
         """The control without which a gain proves nothing; None for ``none`` and for the controls."""
         if self.name == NONE or self.shuffles:
             return None
-        if self.name == HUMAN:
-            return Teaching(f"{SHUFFLED}:{HUMAN}")
-        return Teaching(SHUFFLED if self.form == "binary" else f"{SHUFFLED}:{self.form}")
+        return Teaching(f"{SHUFFLED}:{self.name}" if self.human or self.form == POSITIVE else SHUFFLED)
 
     @property
     def shuffles(self) -> bool:
@@ -80,19 +93,21 @@ class Teaching:
 
     @property
     def human(self) -> bool:
-        return self.name in (HUMAN, f"{SHUFFLED}:{HUMAN}")
+        return self._source == HUMAN
 
     @property
     def method(self) -> str | None:
-        """The method that explains the training texts. Shuffled scores are those of the simplest one."""
-        if self.name == NONE or self.human:
-            return None
-        return "input_x_gradient" if self.shuffles else self.name.partition(":")[0]
+        """The method that explains the training texts."""
+        return None if self._source in (NONE, HUMAN) else self._source.partition(":")[0]
 
     @property
     def form(self) -> Form:
-        form = self.name.partition(":")[2]
-        return "positive" if form == "positive" else "signed" if form == "signed" else "binary"
+        return POSITIVE if self._source.endswith(f":{POSITIVE}") else "binary"
+
+    @property
+    def _source(self) -> str:
+        """What is shuffled, or given as it is. Marks of all methods are as many, so those of the simplest one serve."""
+        return "input_x_gradient" if self.name == SHUFFLED else self.name.removeprefix(f"{SHUFFLED}:")
 
 
 # ------------------------------------------------------------------------------------------------------ trainings
@@ -157,6 +172,8 @@ class Plan:
                 raise BadInput(f"{name}={getattr(self, name)} must be at least 1")
         if any(size is not None and size < 2 for size in self.sizes) or not self.sizes:
             raise BadInput("a training size must be at least 2 texts")
+        if self.limit is not None and self.limit < 2:
+            raise BadInput(f"limit={self.limit} must be at least 2 texts")
 
     @property
     def complete(self) -> "Plan":
@@ -177,10 +194,12 @@ class Experiment:
     data: Mapping[str, DataSet]
     plan: Plan
     folder: Path
-    prints: Mapping[str, str]
-    """The content of each source, by the name of its files."""
+    contents: Mapping[Source, str]
+    """What identifies the content of each source."""
     lengths: Mapping[str, float]
     """The mean number of tokens of the texts, by data set and by test set."""
+    starts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The digest of the model that students start from, by data set."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def jobs(self) -> list[Training]:
@@ -190,14 +209,20 @@ class Experiment:
             Training(data.name, size, teaching, seed)
             for size in plan.sizes
             for data in self.data.values()
+            if size in self.sizes(data)
             for teaching in plan.teachings
             if data.rationales or not teaching.human
             for seed in range(plan.seeds)
         ]
 
+    def sizes(self, data: DataSet) -> list[int | None]:
+        """The sizes of the plan, less those that would train on the same texts as ``all``."""
+        sizes, whole = self.plan.sizes, self._count(data, None)
+        return [size for size in sizes if size is None or size < whole or None not in sizes]
+
     def cost(self, job: Training) -> float:
         """The number of tokens passed; a training step passes each three times, forward and backward."""
-        texts = self._count(job)
+        texts = self._count(self.data[job.data], job.size)
         epochs = self.plan.recipe_for(texts, job.seed).epochs
         tested = sum(
             len(self.tested(source)) * self.lengths[f"{job.data}/{name}"]
@@ -229,13 +254,15 @@ class Experiment:
 
     def texts(self, job: Training) -> list[Example]:
         """The training texts of a seed, the same for every way of teaching; a smaller set is part of a larger one."""
-        labelled = [e for e in self.read(self.data[job.data].train) if e.label is not None]
+        data = self.data[job.data]
+        labelled = list(self.read(data.train))
         Random(job.seed).shuffle(labelled)
-        return labelled[: self._count(job)]
+        return labelled[: self._count(data, job.size)]
 
-    def _count(self, job: Training) -> int:
-        available = len(self.read(self.data[job.data].train))
-        return min(job.size or self.plan.limit or available, available)
+    def _count(self, data: DataSet, size: int | None) -> int:
+        """The number of training texts of a size."""
+        available = len(self.read(data.train))
+        return min(size or self.plan.limit or available, available)
 
     def _guided(self, model: Model, train: list[Example], job: Training) -> list[Example]:
         teaching = job.teaching
@@ -261,13 +288,11 @@ class Experiment:
         return self.folder / "teachers" / str(job)
 
     def read(self, source: Source) -> tuple[Example, ...]:
-        return texts_of(source, self.print_of(source))
-
-    def print_of(self, source: Source) -> str:
-        return self.prints[str(source.files or source.name)]
+        """The labelled texts of a source."""
+        return texts_of(source, self.contents[source])
 
     def tested(self, source: Source) -> list[Example]:
-        texts = [e for e in self.read(source) if e.label is not None]
+        texts = self.read(source)
         return sampled(texts, self.plan.tested or len(texts))
 
 
@@ -331,8 +356,13 @@ def finished(
 def _claim(experiment: Experiment, data: DataSet) -> None:
     """Refuse a folder that holds the results of other texts or rationales of a data set."""
     sources = {"train": data.train, **{f"tests/{name}": source for name, source in data.tests.items()}}
-    content = {name: experiment.print_of(source) for name, source in sources.items()}
-    claim(experiment.folder / f"data-{data.name}.json", content, f"the results of other texts of {data.name}")
+    content = {name: experiment.contents[source] for name, source in sources.items()}
+    facts = {"model": experiment.starts[data.name], **content}
+    claim(
+        experiment.folder / f"data-{data.name}.json",
+        facts,
+        f"the results of another model or other texts of {data.name}",
+    )
     if data.rationales:
         claim_rationales(experiment.folder / f"rationales-{data.name}.json", data.train)
 
@@ -346,23 +376,29 @@ def prepared(
     say: Callable[[str], None],
 ) -> Experiment:
     """The experiment, once its data has been read."""
-    sources = [source for one in data for source in (one.train, *one.tests.values())]
-    prints = {str(source.files or source.name): repr(fingerprint(source)) for source in sources}
-    experiment = Experiment(model, {one.name: one for one in data}, plan.complete, folder, prints, {}, options)
+    contents = {source: content_of(source) for one in data for source in (one.train, *one.tests.values())}
+    named = {one.name: one for one in data}
+    experiment = Experiment(model, named, plan.complete, folder, contents, {}, options=options)
     lengths: dict[str, float] = {}
+    starts: dict[str, str] = {}
     for one in data:
         train = experiment.read(one.train)
         labels = labels_in(train, one.name)
+        check_labels(labels, {f"{one.name}, {name}": experiment.read(source) for name, source in one.tests.items()})
+        if too_many := [size for size in experiment.sizes(one) if size is not None and size > len(train)]:
+            raise BadInput(f"{one.name} has {len(train)} labelled texts, not {too_many[0]:,}; use the size all")
         if knows(model, labels):
             say(
                 f"{model} is a classifier of the labels of {one.name} already; start from a model that has not learnt "
                 "them, or training sizes mean little"
             )
-        tokenizer = load_to_train(model, labels, **options)
-        lengths[one.name] = mean_length(tokenizer, train)
+        start = load_to_train(model, labels, **options)
+        check_methods(start, train[0], {t.method for t in experiment.plan.teachings if t.method})
+        starts[one.name] = digest(start)
+        lengths[one.name] = mean_length(start, train)
         for name, source in one.tests.items():
-            lengths[f"{one.name}/{name}"] = mean_length(tokenizer, experiment.tested(source))
-    return replace(experiment, lengths=lengths)
+            lengths[f"{one.name}/{name}"] = mean_length(start, experiment.tested(source))
+    return replace(experiment, lengths=lengths, starts=starts)
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
@@ -370,16 +406,17 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
     plan = experiment.plan
     recipe = {name: value for name, value in asdict(plan.recipe).items() if name != "seed"}
     named = {name: getattr(plan, name) for name in ("weight", "share", "steps", "limit", "tested")}
-    return {"model": experiment.model, **named, "recipe": recipe}
+    return {**named, "recipe": recipe}
 
 
 def _rate(experiment: Experiment) -> float:
-    """Seconds to pass a token, from one forward pass over a few texts."""
+    """Seconds to pass a token on one thread, from one forward pass over a few texts."""
     data = next(iter(experiment.data.values()))
     texts = experiment.tested(data.tests[TEST])[:32]
     model = load_to_train(experiment.model, labels_in(experiment.read(data.train), data.name), **experiment.options)
     encoded = encode_examples(model, texts)
-    predict(model, encoded[:4])
-    began = monotonic()
-    predict(model, encoded)
+    with one_thread():
+        predict(model, encoded[:4])
+        began = monotonic()
+        predict(model, encoded)
     return (monotonic() - began) / sum(map(len, encoded))

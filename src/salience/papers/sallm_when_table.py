@@ -1,19 +1,27 @@
 """What the grid of :mod:`salience.papers.sallm_when` shows: comparisons with the controls, in points and examples."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from math import exp, inf, isfinite, isnan, log, nan
+from math import exp, inf, isfinite, log
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from salience.core.stats import Difference, Spread, holm, multi_bootstrap, paired_difference
+from salience.core.stats import (
+    Difference,
+    Spread,
+    corrected,
+    multi_bootstrap,
+    paired_difference,
+    percentiles,
+    resampled_means,
+)
 from salience.papers.sallm import Table
 from salience.papers.sallm_when import ALL, NONE, TEST, Experiment, Teaching, Training
-from salience.papers.trainings import Facts
+from salience.papers.trainings import Facts, majority, unlearnt
+from salience.papers.verdict import verdict
 
 NOT_RUN = "not run"
 
@@ -47,40 +55,24 @@ class Cell:
     @property
     def unlearnt(self) -> int:
         """The number of seeds whose student is no better than the most frequent label: its training has failed."""
-        return 0 if self.accuracy is None else sum(value <= self.majority for value in self.accuracy.values)
+        return 0 if self.accuracy is None else unlearnt(self.accuracy, self.majority)
 
     @property
     def verdict(self) -> str:
         """What teaching did. A gain counts only if it is one against the control as well."""
         if self.accuracy is None:
             return NOT_RUN
-        if self.against_none is None:
-            return ""
-        if not self.against_none.clear:
-            return "no difference"
-        if self.against_none.mean < 0:
-            return "harms"
-        if self.teaching.shuffles:
-            return "better than none"
-        if self.against_control is None:
-            return "better than none; control not run"
-        return "helps" if self.against_control.clear and self.against_control.mean > 0 else "no better than shuffled"
+        seeds, controlled = len(self.accuracy.values), not self.teaching.shuffles
+        return verdict(self.against_none, self.against_control, seeds=seeds, controlled=controlled)
 
 
 def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cell]:
     """All cells of the grid, with their comparisons; p-values are corrected by Holm over all of them."""
     correct = _correct(experiment, results)
     listed = [_cell(experiment, results, correct, job, test) for job, test in _keys(experiment)]
-    differences = [d for cell in listed for d in (cell.against_none, cell.against_control) if d is not None]
-    corrected = iter(holm([d.p for d in differences]))
-
-    def with_p(d: Difference | None) -> Difference | None:
-        return None if d is None else replace(d, p=next(corrected))
-
-    return [
-        replace(cell, against_none=with_p(cell.against_none), against_control=with_p(cell.against_control))
-        for cell in listed
-    ]
+    each = corrected([*(cell.against_none for cell in listed), *(cell.against_control for cell in listed)])
+    pairs = zip(listed, each[: len(listed)], each[len(listed) :], strict=True)
+    return [replace(cell, against_none=first, against_control=second) for cell, first, second in pairs]
 
 
 def _keys(experiment: Experiment) -> list[tuple[Training, str]]:
@@ -91,11 +83,14 @@ def _keys(experiment: Experiment) -> list[tuple[Training, str]]:
     ]
 
 
-Correct = Mapping[tuple[Training, str], Float[np.ndarray, "s t"]]
+Marks = Float[np.ndarray, "s t"]
+"""100 for every seed and text that is classified correctly, and 0 otherwise."""
+
+Correct = Mapping[tuple[Training, str], Marks]
 
 
 def _correct(experiment: Experiment, results: Mapping[Training, Facts]) -> Correct:
-    """For every cell that was run with all seeds, 100 for every seed and text that is classified correctly."""
+    """What the students of every cell that was run with all seeds classify correctly."""
     tables: dict[tuple[Training, str], Any] = {}
     for job, test in _keys(experiment):
         seeds = [replace(job, seed=seed) for seed in range(experiment.plan.seeds)]
@@ -123,54 +118,66 @@ def _cell(
         against_none=against,
         against_control=None if other is None else paired_difference(own, other),
         bootstrap=multi_bootstrap(own - plain),
-        saved=_saved(_curve(results, correct, job, test), cell.texts, float(plain.mean()), against),
+        saved=_saved(_curve(results, correct, job, test), cell.texts, own, plain),
     )
 
 
 def _majority(experiment: Experiment, data: str, test: str) -> float:
-    labels = Counter(e.label for e in experiment.tested(experiment.data[data].tests[test]))
-    return 100 * max(labels.values()) / labels.total()
+    return majority(experiment.tested(experiment.data[data].tests[test]))
 
 
 # ------------------------------------------------------------------------------------------------------ examples saved
 
-Curve = Sequence[tuple[float, float]]
-"""(log of the number of texts, accuracy) of students without explanations, by number."""
+RESAMPLES = 1_000
+"""Draws of seeds and texts for the interval of the examples saved."""
 
 
-def _curve(results: Mapping[Training, Facts], correct: Correct, job: Training, test: str) -> Curve:
-    points = {
-        results[one]["texts"]: float(marks.mean())
-        for (one, name), marks in correct.items()
+def _curve(results: Mapping[Training, Facts], correct: Correct, job: Training, test: str) -> dict[int, Marks]:
+    """What students without explanations classify correctly, by their number of training texts."""
+    tables = {
+        results[one]["texts"]: table
+        for (one, name), table in correct.items()
         if one.data == job.data and name == test and one.teaching.name == NONE
     }
-    numbers = sorted(points)
-    best = np.maximum.accumulate([points[n] for n in numbers])
-    return [(log(n), float(a)) for n, a in zip(numbers, best, strict=True)]
+    return {n: tables[n] for n in sorted(tables)}
 
 
-def texts_needed(curve: Curve, accuracy: float) -> float:
-    """The number of texts with which the curve reaches an accuracy, log-linear between its points; ±∞ beyond it.
+def texts_needed(numbers: Sequence[int], accuracies: Sequence[float], accuracy: float) -> float:
+    """The fewest texts with which a rising curve reaches an accuracy, log-linear between its points; ±∞ beyond it.
 
-    >>> round(texts_needed([(log(100), 70.0), (log(400), 80.0)], 75.0))
+    >>> round(texts_needed([100, 400], [70.0, 80.0], 75.0))
     200
     """
-    if not curve or isnan(accuracy):
-        return nan
-    if accuracy < curve[0][1]:
+    if accuracy < accuracies[0]:
         return -inf
-    for (x, low), (y, high) in pairwise(curve):
-        if low <= accuracy < high:
-            return exp(x + (y - x) * (accuracy - low) / (high - low))
-    return exp(curve[-1][0]) if accuracy == curve[-1][1] else inf
+    for (few, low), (many, high) in pairwise(zip(numbers, accuracies, strict=True)):
+        if accuracy <= low:
+            return few
+        if accuracy <= high:
+            return exp(log(few) + log(many / few) * (accuracy - low) / (high - low))
+    return numbers[-1] if accuracy <= accuracies[-1] else inf
 
 
-def _saved(curve: Curve, texts: int, plain: float, against: Difference) -> tuple[float, float, float] | None:
-    """The texts saved: those that the curve needs for the taught accuracy, less those that were used."""
+def _gain_in_texts(numbers: Sequence[int], accuracies: Sequence[float], texts: int, gain: float) -> float:
+    """How many more texts the curve needs for an accuracy that is higher by a gain than with these texts.
+
+    More texts do not harm: a curve that falls is taken to stay as it was.
+    """
+    rising = np.maximum.accumulate(accuracies).tolist()
+    plain = rising[numbers.index(texts)]
+    return texts_needed(numbers, rising, plain + gain) - texts_needed(numbers, rising, plain)
+
+
+def _saved(curve: Mapping[int, Marks], texts: int, own: Marks, plain: Marks) -> tuple[float, float, float] | None:
+    """The texts saved, with their multi-bootstrap interval: the curve is resampled with the gain."""
     if len(curve) < 2:
         return None
-    mean, low, high = (texts_needed(curve, plain + d) - texts for d in (against.mean, against.low, against.high))
-    return mean, low, high
+    numbers = list(curve)
+    means, gain = [float(table.mean()) for table in curve.values()], float((own - plain).mean())
+    points = np.stack([resampled_means(table, draws=RESAMPLES) for table in curve.values()], 1)
+    gains = resampled_means(own - plain, draws=RESAMPLES)
+    draws = [_gain_in_texts(numbers, each.tolist(), texts, d) for each, d in zip(points, gains, strict=True)]
+    return _gain_in_texts(numbers, means, texts, gain), *percentiles(np.array(draws))
 
 
 # ------------------------------------------------------------------------------------------------------ tables
@@ -204,8 +211,6 @@ def _examples(saved: tuple[float, float, float] | None) -> str:
 
 
 def _number(x: float) -> str:
-    if isnan(x):
-        return "?"
     return f"{round(x):+,}" if isfinite(x) else "+∞" if x > 0 else "−∞"
 
 
@@ -215,12 +220,12 @@ def summary(listed: Sequence[Cell]) -> list[str]:
     missing = sum(c.accuracy is None for c in listed)
     tests = sum(d is not None for c in listed for d in (c.against_none, c.against_control))
     sentences = [f"{len(listed) - missing} of {len(listed)} cells were run; {tests} comparisons, corrected by Holm."]
-    for verdict, words in (
+    for judged, words in (
         ("helps", "Helps, also against shuffled explanations"),
         ("no better than shuffled", "Better than no teaching, but no better than shuffled explanations"),
         ("harms", "Harms"),
     ):
-        where = [f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}" for c in taught if c.verdict == verdict]
+        where = [f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}" for c in taught if c.verdict == judged]
         sentences.append(f"{words}: {'; '.join(where) or 'nowhere'}.")
     failed = [
         f"{c.teaching} with {c.texts:,} texts of {c.data} ({c.unlearnt} of {len(c.accuracy.values)})"

@@ -1,22 +1,32 @@
 """Students of small experiments: named ways of training on one data set, each with several seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from salience.core.files import claim, locked
-from salience.core.stats import Difference, Spread, holm, paired_difference
+from salience.core.stats import Difference, Spread, corrected, paired_difference
 from salience.core.types import Model
-from salience.data import Source, fingerprint
-from salience.data.examples import Example, labels_in, sampled
+from salience.data import Source
+from salience.data.examples import Example, check_labels, labels_in, sampled
 from salience.errors import BadInput
 from salience.explanations.explainer import prepare
 from salience.models import load, load_to_train
-from salience.papers.trainings import Facts, Procedure, Report, claim_rationales, results_of, run_all, texts_of
+from salience.models.identity import digest
+from salience.papers.trainings import (
+    Facts,
+    Procedure,
+    Report,
+    check_methods,
+    claim_rationales,
+    results_of,
+    run_all,
+    texts_of,
+)
 from salience.training.distillation import save_model
 from salience.training.guides import by_teacher
 from salience.training.loop import Recipe, fit
@@ -56,23 +66,26 @@ class Setup:
     method: str = "input_x_gradient"
     share: float = 0.2
     weight: float = 1.0
-    prints: tuple[str, str] = ("", "")
-    """The content of the training and of the test texts."""
+    contents: tuple[str, str] = ("", "")
+    """What identifies the content of the training and of the test texts."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def labels(self) -> list[str] | int:
+        return labels_in(texts_of(self.train, self.contents[0]), self.train.name)
 
     def training_texts(self, seed: int) -> list[Example]:
         """All labelled texts in the random order of a seed; the first ``texts`` of them are for training."""
-        labelled = [e for e in texts_of(self.train, self.prints[0]) if e.label is not None]
+        labelled = list(texts_of(self.train, self.contents[0]))
         Random(seed).shuffle(labelled)
         return labelled
 
     def test_texts(self) -> list[Example]:
-        texts = [e for e in texts_of(self.test, self.prints[1]) if e.label is not None]
+        texts = texts_of(self.test, self.contents[1])
         return sampled(texts, self.tested or len(texts))
 
     def new_model(self, seed: int) -> Model:
-        labels = labels_in(texts_of(self.train, self.prints[0]), self.train.name)
-        return load_to_train(self.model, labels, seed=seed, **self.options)
+        return load_to_train(self.model, self.labels, seed=seed, **self.options)
 
     def fitted(
         self, student: Student, train: Sequence[Example], objective: Objective, recipe: Recipe | None = None
@@ -107,8 +120,10 @@ def run_students(
     report: Report = lambda _: None,
 ) -> dict[Student, Facts]:
     """Train all students that are not trained yet; a folder that holds those of another experiment is refused."""
-    if (count := len(setup.training_texts(0))) < setup.texts:
+    if (count := len(texts := setup.training_texts(0))) < setup.texts:
         raise BadInput(f"{setup.train.name} has {count} labelled texts; {setup.texts} are needed")
+    check_labels(setup.labels, {setup.test.name: setup.test_texts()})
+    check_methods(setup.new_model(0), texts[0], [setup.method])
     with locked(setup.folder, "settings.json"):
         _claim(setup, settings)
         (folder := setup.folder / "trainings").mkdir(exist_ok=True)
@@ -127,21 +142,17 @@ def finished(setup: Setup, students: Sequence[Student], settings: Mapping[str, A
 
 def _claim(setup: Setup, settings: Mapping[str, Any]) -> None:
     """Refuse a folder that holds the students of other settings."""
-    named = ("model", "texts", "tested", "weight", "share", "method")
+    named = ("texts", "tested", "weight", "share", "method")
     facts = {
         **{name: getattr(setup, name) for name in named},
+        "model": digest(setup.new_model(0)),
         "recipe": {name: getattr(setup.recipe, name) for name in ("epochs", "batch", "rate")},
-        "data": setup.prints[0],
-        "test": setup.prints[1],
+        "data": setup.contents[0],
+        "test": setup.contents[1],
     }
     claim(setup.folder / "settings.json", {**facts, **settings}, "another experiment")
     if setup.train.rationale is not None:
         claim_rationales(setup.folder / "rationales.json", setup.train)
-
-
-def prints(train: Source, test: Source) -> tuple[str, str]:
-    """What identifies the content of the training and of the test texts."""
-    return str(fingerprint(train)), str(fingerprint(test))
 
 
 # ------------------------------------------------------------------------------------------------------ comparisons
@@ -153,18 +164,20 @@ def table_of(results: Mapping[Student, Facts], name: str, test: str) -> np.ndarr
     return np.array([[100.0 * int(c) for c in results[s]["correct"][test]] for s in own])
 
 
+Name = TypeVar("Name", bound=Hashable)
+
+
 def spread(table: np.ndarray) -> Spread:
     return Spread(tuple(np.nanmean(table, 1).tolist()))
 
 
-def compared(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, Difference]:
+def compared(pairs: Mapping[Name, tuple[np.ndarray, np.ndarray]]) -> dict[Name, Difference]:
     """Paired differences by name; their p-values are corrected by Holm for all of them.
 
     A text for which a value is undefined is left out of its difference.
     """
-    differences = {name: paired_difference(*_defined(a, b)) for name, (a, b) in pairs.items()}
-    corrected = holm([d.p for d in differences.values()])
-    return {name: replace(d, p=p) for (name, d), p in zip(differences.items(), corrected, strict=True)}
+    differences = [paired_difference(*_defined(a, b)) for a, b in pairs.values()]
+    return dict(zip(pairs, corrected(differences), strict=True))
 
 
 def _defined(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

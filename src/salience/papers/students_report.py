@@ -18,7 +18,8 @@ COMMON = (
 
 NOTES = {
     "shortcut": "A word that agrees with the label is inserted into the training texts. Test texts hold the word of "
-    "the other label; the first column is the share of decisions that follow it. The clean teacher learnt the texts "
+    "the other label; the first number is the share of decisions that follow it, and the share of those that are right "
+    "without the word and follow it stands beside the accuracy. The clean teacher learnt the texts "
     "without the word, and the spoilt teacher is the student before teaching. Reliance is lower only where it is "
     "significantly lower than before and than with shuffled explanations, which mark as many tokens of each text.",
     "unlabelled": "The teacher learns the labelled texts and explains the unlabelled ones. All students are trained "
@@ -38,14 +39,15 @@ TITLES = {
 
 
 def shortcut_table(listed: Sequence[sallm_shortcut.Row]) -> Table:
-    head = ["explanations", "penalty", "follows the word", "− before", "− shuffled", "accuracy without it", "verdict"]
+    head = ["explanations", "penalty", "follows the word", "− before", "− shuffled"]
+    head += ["changed by the word", "accuracy without it", "verdict"]
     rows = [
         [
             row.source,
             row.penalty,
             row.note if row.follows is None else f"{row.follows:.1f}",
             *("" if d is None else tested(d) for d in (row.against_before, row.against_shuffled)),
-            "" if row.clean is None else f"{row.clean:.1f}",
+            *("" if spread is None else f"{spread:.1f}" for spread in (row.changed, row.clean)),
             row.verdict,
         ]
         for row in listed
@@ -55,17 +57,17 @@ def shortcut_table(listed: Sequence[sallm_shortcut.Row]) -> Table:
 
 def unlabelled_table(listed: Sequence[sallm_unlabelled.Row]) -> Table:
     head = ["student", "accuracy", "compared with", "difference", "− shuffled", "verdict"]
-    rows = [
-        [
-            row.name,
-            NOT_RUN if row.accuracy is None else f"{row.accuracy:.1f}",
-            row.baseline,
-            *("" if d is None else tested(d) for d in (row.against_baseline, row.against_shuffled)),
-            "" if row.accuracy is None else row.verdict,
-        ]
-        for row in listed
-    ]
-    return head, rows
+    return head, [line for row in listed for line in _compared(row)]
+
+
+def _compared(row: sallm_unlabelled.Row) -> list[list[str]]:
+    """A line for each comparison of a student; the verdict stands in the first."""
+    if row.accuracy is None:
+        return [[row.name, NOT_RUN, "", "", "", ""]]
+    shuffled = "" if row.against_shuffled is None else tested(row.against_shuffled)
+    (other, difference), *more = [(name, tested(d)) for name, d in row.against.items()] or [("", "")]
+    first = [row.name, f"{row.accuracy:.1f}", other, difference, shuffled, row.verdict]
+    return [first, *(["", "", other, difference, "", ""] for other, difference in more)]
 
 
 def heads_table(listed: Sequence[sallm_heads.Row]) -> Table:

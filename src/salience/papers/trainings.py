@@ -1,7 +1,9 @@
 """Trainings of a grid, as jobs that are run once each, with the time that the rest will take."""
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import nan
 from pathlib import Path
@@ -10,8 +12,13 @@ from typing import Any, Protocol, TypeVar
 
 from salience.core.files import claim
 from salience.core.jobs import Facts, run_jobs, stored
+from salience.core.stats import Spread
+from salience.core.types import Model
 from salience.data import Source
 from salience.data.examples import Example, examples
+from salience.data.source import described
+from salience.errors import UnsupportedModel
+from salience.evaluation.evaluator import unsupported
 
 
 class Job(Protocol):
@@ -118,15 +125,38 @@ def _timed(procedure: Procedure[One], job: One) -> Facts:
 # ------------------------------------------------------------------------------------------------------ texts
 
 
+def content_of(source: Source) -> str:
+    """What identifies the texts and labels of a source; rationales may be added later, and are claimed apart."""
+    return json.dumps(described(replace(source, rationale=None, spans="characters")))
+
+
 @lru_cache(maxsize=8)
 def texts_of(source: Source, content: str) -> tuple[Example, ...]:
-    """The texts of a source, read once in every process; ``content`` identifies what its files hold."""
-    return tuple(examples(source))
+    """The labelled texts of a source, read once in every process; ``content`` identifies what is read."""
+    return tuple(e for e in examples(source) if e.label is not None)
+
+
+def check_methods(model: Model, text: Example, methods: Iterable[str]) -> None:
+    """Refuse methods that the model does not support before anything is trained."""
+    for method in sorted(methods):
+        if (reason := unsupported(model, text.text, method)) is not None:
+            raise UnsupportedModel(reason)
 
 
 def claim_rationales(file: Path, train: Source) -> None:
     """Refuse a folder whose students learnt from rationales that were read otherwise."""
     claim(file, {"column": train.rationale, "spans": train.spans}, "students of rationales that were read otherwise")
+
+
+def majority(texts: Sequence[Example]) -> float:
+    """The accuracy of always answering with the most frequent label, in per cent."""
+    labels = Counter(e.label for e in texts)
+    return 100 * max(labels.values()) / labels.total()
+
+
+def unlearnt(accuracy: Spread, majority: float) -> int:
+    """The number of seeds whose student is no better than the most frequent label: its training has failed."""
+    return sum(value <= majority for value in accuracy.values)
 
 
 def marks(right: Sequence[bool]) -> str:

@@ -15,8 +15,9 @@ from filelock import FileLock
 from salience.core.files import complete, complete_folder, locked
 from salience.core.settings import check, settings_of
 from salience.core.types import Model
-from salience.data import Source, fingerprint
-from salience.data.examples import Example, encode_examples, examples, labels_in, sampled
+from salience.data import Source
+from salience.data.examples import Example, check_labels, encode_examples, examples, labels_in, sampled
+from salience.data.source import described
 from salience.errors import BadInput, choose
 from salience.explanations.explainer import explain, prepare
 from salience.models import load, load_to_train
@@ -194,7 +195,7 @@ def distil(
         if result is None:
             before, epochs = procedure.run()
             result = _write_result(DistillationResult(folder, _plain(distillation), before, tuple(epochs), {}))
-        fingerprints = {name: _described(source) for name, source in (tests or {}).items()}
+        fingerprints = {name: described(source) for name, source in (tests or {}).items()}
         untested = [name for name in fingerprints if result.tested.get(name) != fingerprints[name]]
         if untested:
             callbacks.announce(f"testing on {', '.join(untested)}")
@@ -226,14 +227,7 @@ class _Data:
 
     def check(self, tests: Mapping[str, Sequence[Example]], distillation: Distillation) -> None:
         """Refuse data that would otherwise fail only after training."""
-        labels = self.labels
-        known = set(range(labels)) if isinstance(labels, int) else {*labels, *range(len(labels))}
-        for name, data_set in {"validation": self.validation, **tests}.items():
-            for e in data_set:
-                if e.label is not None and e.label not in known:
-                    raise BadInput(
-                        f"the label of {e.id!r} in {name} is {e.label!r}, which does not occur in the training data"
-                    )
+        check_labels(self.labels, {"validation": self.validation, **tests})
         if self.unlabelled and (distillation.method == "rationale" or distillation.penalty == "contrast"):
             raise BadInput(
                 "unlabelled texts need a teacher's explanations of its predictions; they cannot be combined with human "
@@ -242,7 +236,7 @@ class _Data:
 
     def described(self) -> dict[str, Any]:
         named = {"data": self.data, "validation": self.validation_data, "unlabelled": self.unlabelled_data}
-        return {name: None if source is None else _described(source) for name, source in named.items()}
+        return {name: None if source is None else described(source) for name, source in named.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +299,11 @@ class _Procedure:
     ) -> tuple[Mapping[str, float], list[Epoch]]:
         data_sets = self.data
         if teacher is None:
-            train = self._controlled(student, by_rationales(student, data_sets.train))
+            train = by_rationales(student, data_sets.train)
             held_out = by_rationales(student, data_sets.validation)
             objective = self._objective(student, train)
             before = self._monitor(student, held_out, objective)(student) if held_out else {}
-            return before, self._train(name, student, train, objective, held_out)
+            return before, self._train(name, student, self._controlled(student, train), objective, held_out)
         run = self.explanations_folder / "explanations"
         if teacher != self.teacher_folder:  # the student of an earlier round
             run = self.folder / f"explanations-{teacher.name}"
@@ -318,17 +312,19 @@ class _Procedure:
             source = replace(data_sets.unlabelled_data, label=None)
             guided = self._guided(teacher, student, data_sets.unlabelled, source, _sibling(run, "unlabelled"))
             train += [replace(e, id=f"unlabelled/{e.id}") for e in guided]
-        train = self._controlled(student, train)
         held_out = data_sets.validation
         if data_sets.validation_data is not None:
             source = data_sets.validation_data
             held_out = self._guided(teacher, student, held_out, source, _sibling(run, "validation"))
         objective = self._objective(student, train)
         before = self._monitor(student, held_out, objective)(self._load(teacher)) if held_out else {}
-        return before, self._train(name, student, train, objective, held_out)
+        return before, self._train(name, student, self._controlled(student, train), objective, held_out)
 
     def _controlled(self, student: Model, train: list[Example]) -> list[Example]:
-        """The training examples as they are, or with the guides of a control. Validation keeps the explanations."""
+        """The training examples as they are, or with the guides of a control.
+
+        Validation keeps the explanations, and heads are selected by them, so that a control reads the same heads.
+        """
         if self.distillation.variant == "shuffled":
             return shuffled_guides(student, train, seed=self.distillation.recipe.seed)
         return uniform_guides(student, train) if self.distillation.variant == "uniform" else train
@@ -415,11 +411,6 @@ class _Procedure:
         explained = explain(model, [e.text for e in texts], distillation.method, target=labels, **distillation.settings)
         explanations = {e.id: [x] for e, x in zip(texts, explained, strict=True)}
         return by_explanations(model, texts, explanations, form=distillation.form, share=distillation.share)
-
-
-def _described(source: Source) -> dict[str, Any]:
-    """Identify a source by its content and the columns that are read."""
-    return json.loads(json.dumps({**fingerprint(source), "columns": source.columns, "spans": source.spans}))
 
 
 def _sibling(run: Path, name: str) -> Path:

@@ -144,7 +144,7 @@ def shortcuts(
 
 def check_vocabulary(model: Model, shortcut: Shortcut) -> None:
     """Check that the model distinguishes the planted words; unknown words share one token."""
-    words = (*shortcut.words, shortcut.context)
+    words = shortcut.every
     if len({e.ids for e in model.encode(words)}) < len(words):
         raise BadInput(
             f"{model.name} does not know some of {', '.join(words)}, and reads them as the same token; choose words "

@@ -1,0 +1,38 @@
+"""What teaching with explanations did: a gain counts only if it is one against the control as well."""
+
+from salience.core.stats import Difference
+
+FEWEST_SEEDS = 2
+"""The fewest seeds for a verdict. The interval of one seed says nothing about other seeds."""
+
+
+def verdict(
+    difference: Difference | None,
+    control: Difference | None,
+    *,
+    seeds: int,
+    controlled: bool,
+    gain: str = "better than none",
+    harm: str = "harms",
+    helps: str = "helps",
+    lower: bool = False,
+) -> str:
+    """Judge the difference from students without explanations, and that from students of shuffled ones.
+
+    ``controlled`` tells whether there ought to be a control; its own students have none. With ``lower``, a lower
+    number is a gain.
+    """
+    if difference is None:
+        return ""
+    if seeds < FEWEST_SEEDS:
+        return "too few seeds"
+    if not difference.clear:
+        return "no difference"
+    sign = -1 if lower else 1
+    if sign * difference.mean < 0:
+        return harm
+    if not controlled:
+        return gain
+    if control is None:
+        return f"{gain}; control not run"
+    return helps if control.clear and sign * control.mean > 0 else "no better than shuffled"

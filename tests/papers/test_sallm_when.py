@@ -13,7 +13,7 @@ import pytest
 
 from reviews import reviews
 from salience.cli import run
-from salience.core.stats import Difference
+from salience.core.stats import Difference, Spread
 from salience.data import source
 from salience.data.shortcuts import Shortcut
 from salience.errors import BadInput
@@ -451,23 +451,22 @@ def test_a_control_marks_as_many_tokens_as_what_it_is_compared_with(folder: Path
 
 
 def test_a_student_that_has_not_learnt_the_task_does_not_count_as_less_reliant(folder: Path, tmp_path: Path):
-    own = setup(folder, tmp_path, seeds=4)
-    labels = "".join(str(e.label) for e in own.test_texts())
-    always = labels.replace("0", "x").replace("1", "0").replace("x", "1")  # right where the label is 0
-    marks = {"spoilt teacher": ("1" * 12, "0" * 12), "clean teacher": (always, always)}
+    own = setup(folder, tmp_path, seeds=4, test=source(folder / "train.jsonl", label="label"))
+    always = "".join("10"[e.label == 1] for e in own.test_texts())  # right where the label is 0
+    right, wrong = "1" * len(always), "0" * len(always)
+    marks = {"spoilt teacher": (right, wrong), "clean teacher": (always, always)}
     results = {
-        student: {
-            "correct": dict(zip(("clean", "contradicted"), marks.get(name, ("1" * 12, "0" * 11 + "1")), strict=True))
-        }
+        student: {"correct": dict(zip(("clean", "contradicted"), marks.get(name, (right, right)), strict=True))}
         for student in shortcut_students(own)
         for name in [student.name.partition(",")[0]]
     }
     rows = {(row.source, row.penalty): row for row in shortcut_rows(own, results)}
-    failed, learnt = rows["clean teacher", "attention"], rows["human rationales", "attention"]
+    failed, learnt = rows["clean teacher", "attention"], rows["shuffled", "attention"]
     assert failed.follows is not None
     assert failed.follows.mean == pytest.approx(50)
-    assert (failed.verdict, failed.changed and failed.changed.mean) == ("not learnt (4 of 4)", 0)
-    assert (learnt.verdict, learnt.changed and round(learnt.changed.mean)) == ("no difference", 92)
+    assert (failed.verdict, failed.changed and failed.changed.mean) == ("not learnt (4 of 4 seeds)", 0)
+    assert (learnt.verdict, learnt.changed and learnt.changed.mean) == ("less reliance", 0)
+    assert rows["spoilt teacher", ""].changed == Spread((100.0,) * 4)
 
 
 def test_attention_is_measured_on_texts_of_all_labels(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -62,11 +62,11 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """A student that has not learnt the task does not rely on the word either, which is no removal."""
+        """A student that relies less on the word only because it has not learnt the task is no success."""
         if self.follows is None or self.against_before is None:
             return ""
-        if self.unlearnt:
-            return f"not learnt ({self.unlearnt} of {len(self.follows.values)})"
+        if self.unlearnt and self.against_before.clear and self.against_before.mean < 0:
+            return f"not learnt ({self.unlearnt} of {len(self.follows.values)} seeds)"
         return verdict(
             self.against_before,
             self.against_shuffled,

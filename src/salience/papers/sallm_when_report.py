@@ -19,8 +19,9 @@ NOTES = (
     "weights. Differences are in percentage points between students of the same seed, with 95 % intervals that cover "
     "new seeds and new texts; * is significant after Holm's correction for all comparisons of the grid. Shuffled "
     "explanations mark as many tokens of each text, drawn at random: teaching helps only where it is significantly "
-    "better than no teaching and than its shuffled control. Examples saved are the further texts that students without "
-    "explanations need for the same accuracy, by interpolation between the sizes of the grid; ∞ is beyond them."
+    "better than no teaching and than its shuffled control. With one seed, intervals cover new texts alone, and there "
+    "is no verdict. Examples saved are the further texts that students without explanations need for the same gain, by "
+    "interpolation between the sizes of the grid, with a multi-bootstrap interval; ∞ is beyond them."
 )
 
 

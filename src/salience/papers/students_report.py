@@ -13,7 +13,7 @@ from salience.views.pages import document, settings_table, table
 COMMON = (
     "Mean ± standard deviation over seeds, in per cent. Differences are in percentage points between students of the "
     "same seed, with 95 % intervals that cover new seeds and new texts; * is significant after Holm's correction for "
-    "all comparisons of the table."
+    "all comparisons of the table. With one seed, intervals cover new texts alone, and there is no verdict."
 )
 
 NOTES = {

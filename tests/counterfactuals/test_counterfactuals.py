@@ -130,6 +130,12 @@ def test_a_model_without_a_head_names_the_alternatives():
     assert [one.text for one in result.results] == ["A awful film."]
 
 
+def test_a_causal_language_model_does_not_fill_in(tmp_path: Path):
+    build("gpt2").save(tmp_path / "gpt2")
+    with pytest.raises(UnsupportedModel, match="has no masked language model head"):
+        counterfactual(bundled(), "A fine film.", fill=str(tmp_path / "gpt2"))
+
+
 # ------------------------------------------------------------------------------------------------------ search
 
 
@@ -256,6 +262,7 @@ def test_words_that_the_model_does_not_read_are_not_edited():
     [
         ({"to": "negative"}, "the text 'A bad film.' is already predicted 'negative'"),
         ({"edits": ["replace"], "candidates": {"good": ["bad"]}}, "none of its words has candidates"),
+        ({"edits": ["replace"], "candidates": {"bad": ["Bad"]}}, "no edit"),
         ({"to": "postive"}, "Did you mean 'positive'"),
         ({"edits": ["swap"]}, "unknown kind of edit 'swap'"),
         ({"edits": []}, "no kind of edit"),

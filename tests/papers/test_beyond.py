@@ -42,8 +42,8 @@ def test_everything_is_in_one_table_and_not_measured_twice(folder: Path, capsys:
         assert row["seconds"] is None or row["seconds"] > 0
     assert "| A2R, a rationale model | 0.474 | 0.433 | 0.109 | 0.320 |" in out
     own = "integrated_gradients"
-    assert f"| {own} > random | comprehensiveness | 0.484 / 0.238 |" in out
-    assert f"| selection (lei) > {own} | roc_auc (auprc) | 0.474 / 0.376 |" in out, "AUPRC flatters tied scores"
+    assert f"| {own} > random, comprehensiveness | 0.484 / 0.238 |" in out
+    assert f"| selection (lei) > {own}, roc_auc (auprc) | 0.474 / 0.376 |" in out, "AUPRC flatters tied scores"
     cells = {(row["model"], row["method"]): row["roc_auc"]["mean"] for row in result["rows"]}
     judged = [d for d in result["directions"] if "A2R" in d["better"] and d["metric"] == "auprc"]
     for direction, kind in zip(judged, ("lei", "hardkuma"), strict=True):
@@ -55,6 +55,9 @@ def test_everything_is_in_one_table_and_not_measured_twice(folder: Path, capsys:
         assert f"Exactly the tokens that {kind} selects have a token F1" in " ".join(printed.split())
     assert "diff_mask, place among 7 methods: comprehensiveness" in " ".join(printed.split())
     assert "its gates took" in printed
+    assert result["gates"]["margin"] == 0.1
+    kept = result["gates"]["divergence"] <= 0.1
+    assert ("They keep" if kept else "Its gates explain little: the constraint is not met") in " ".join(printed.split())
     shown = (folder / "out" / "report.html").read_text()
     assert shown.count("<svg") == len(beyond.FAITHFULNESS) + len(beyond.PLAUSIBILITY) + 1
     assert "selection (lei)" in shown

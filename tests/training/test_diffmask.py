@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import salience
+from salience.cli import run
 from salience.core.types import Model
 from salience.data.examples import Example
 from salience.errors import BadInput, BadModel, UnsupportedModel
@@ -150,9 +151,21 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_gates_that_hide_too_much_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    gates = ["diffmask", "--data", "sample", "--limit", "16", "--epochs", "1", "--quiet", "--model", "sentiment_bilstm"]
+    assert run([*gates, "--margin", "1e-9", "--out", str(tmp_path / "strict")]) == 0
+    warned = capsys.readouterr().err
+    assert "warning: the constraint is not met" in warned
+    assert "and 1e-09 are allowed. Train for more steps" in warned
+    assert run([*gates, "--margin", "100", "--out", str(tmp_path / "lax")]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_gates_of_another_model_are_refused(gates: Path):
     other: Model = build("pooled_bilstm", seed=5)
-    with pytest.raises(BadInput, match="trained for another model, tiny-bilstm: the digest of tiny-bilstm differs"):
+    with pytest.raises(
+        BadInput, match="another model, tiny-bilstm, or for another data type: the digest of tiny-bilstm differs"
+    ):
         salience.explain(other, "A fine film.", "diff_mask", gates=str(gates))
     with pytest.raises(BadInput, match="trained for another model"):
         salience.explain(other, "A fine film.", "diff_mask", gates=load_gates(gates, build("pooled_bilstm")))

@@ -148,7 +148,7 @@ def test_the_command_trains_one_model_per_rate_and_resumes(data: Path, capsys: p
     measures = SelectionMonitor(reviews(8))(model)
     assert 0 <= measures["selected"] <= 1
     assert run([*command[:-1], "2"]) == 2
-    assert "holds another training (changed: training)" in capsys.readouterr().err
+    assert "holds another training (changed: training.recipe.epochs)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,10 @@ def test_the_command_trains_one_model_per_rate_and_resumes(data: Path, capsys: p
         (["--rationale-model", "hardkuma", "--selection-rate", "1"], "--selection-rate 1 must be above 0 and below 1"),
         (["--selection-rate", "0.5"], "only used with --rationale-model"),
         (["--rationale-model", "hardkum"], "'hardkum' is not one of 'lei', 'hardkuma'"),
+        (["--rationale-model", "lei", "--variant", "shuffled"], "learns from labels alone; leave out --variant"),
+        (["--rationale-model", "lei", "--weight", "2"], "leave out --weight"),
+        (["--rationale-model", "lei", "--selection-rate=.1", "--selection-rate=.2"], "with --validation or --test"),
+        (["--rationale-model", "lei", "--batch", "4", "--rate", "1e9", "--quiet"], "is not a number at step"),
     ],
 )
 def test_bad_options_are_refused(arguments: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]):

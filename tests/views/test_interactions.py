@@ -39,7 +39,22 @@ def handmade(**changes: object) -> Interactions:
 def test_pairs_are_ranked_by_strength():
     assert [(p.first, p.second, p.score) for p in handmade().pairs()] == [(1, 2, -2.0), (0, 2, 0.1), (0, 1, 0.0)]
     assert "'<not>' × 'bad' -2" in repr(handmade())
-    assert handmade().to_frame()["interaction"].tolist() == [-2.0, 0.1, 0.0]
+    frame = handmade().to_frame()
+    assert frame["interaction"].tolist() == [-2.0, 0.1, 0.0]
+    units = handmade().units
+    assert [units[i] for i in frame["first_at"]] == frame["first"].tolist()
+    assert [units[i] for i in frame["second_at"]] == frame["second"].tolist()
+
+
+def test_repeated_words_are_told_apart_by_their_numbers():
+    x = handmade(text="bad so bad", units=("bad", "so", "bad"), spans=((0, 3), (4, 6), (7, 10)))
+    console = Console(file=StringIO(), width=80, no_color=True)
+    console.print(views.terminal(x, paint=Paint(False, DARK)))
+    shown = console.file.getvalue()  # pyright: ignore
+    assert "so" in shown
+    assert "bad 1" in shown
+    assert "bad 3" in shown
+    assert "bad 3" in views.page([x])
 
 
 def test_the_tree_splits_where_interactions_are_weakest_and_effects_add_up_with_them():

@@ -23,7 +23,11 @@ def command(size: Callable[..., Any], out: Callable[..., Any]) -> click.Command:
     for option in (
         click.option("--quiet", is_flag=True, help="Do not show progress."),
         DELIMITER,
-        click.option("--epochs", type=EPOCHS, help="Epochs of each training.  [default: set by --size]"),
+        click.option(
+            "--epochs",
+            type=EPOCHS,
+            help="Epochs of the classifier and of rationale models; gates have 8.  [default: set by --size]",
+        ),
         click.option(
             "--tested", type=COUNT, metavar="N", help="Explain and measure N texts.  [default: set by --size]"
         ),
@@ -107,8 +111,7 @@ def _size(sizes: "Mapping[str, Size]", options: Mapping[str, Any]) -> "Size":
     if (tested := options["tested"]) is not None:
         size = replace(size, test=tested)
     if (epochs := options["epochs"]) is not None:
-        recipes = {name: replace(getattr(size, name), epochs=epochs) for name in ("recipe", "gates")}
-        size = replace(size, **recipes)
+        size = replace(size, recipe=replace(size.recipe, epochs=epochs))
     return size
 
 

@@ -162,7 +162,7 @@ def counterfactual(
         if study.data is not None:
             _edit_data(study, edit, model, arguments, quiet, as_json, file)
         else:
-            _edit_texts(texts, edit, model, arguments, as_json, plain, file)
+            _edit_texts(texts, edit, model, arguments, quiet, as_json, plain, file)
     if html is not None:
         click.echo(visible(f"wrote {html}"), err=True)
 
@@ -228,6 +228,7 @@ def _edit_texts(
     edit: EditOptions,
     model: ModelOptions,
     arguments: dict[str, Any],
+    quiet: bool,
     as_json: bool,
     plain: bool,
     file: Any,
@@ -236,10 +237,13 @@ def _edit_texts(
         raise BadInput("one --method gives the order of the words of a TEXT; compare methods with --data")
     from salience.counterfactuals import counterfactual as find
     from salience.views import counterfactuals as view
+    from salience.views.progress import counted
 
     search: dict[str, Any] = {"to": edit.to, "how": edit.how, "count": edit.count, "max_edits": edit.most}
     method = edit.methods[0] if edit.methods else None
-    results = find(_load(model), list(texts), method=method, **search, **arguments, **pairs(edit.settings))
+    with counted("editing", quiet=quiet) as report:
+        own = {**search, **arguments, **pairs(edit.settings)}
+        results = find(_load(model), list(texts), method=method, report=report, **own)
     if file is not None:
         file.write(view.page(results).encode())
     if as_json:

@@ -110,9 +110,11 @@ def _line(epoch: "Epoch") -> str:
 
 
 def _print(result: "GatesResult", as_json: bool, quiet: bool) -> None:
-    last = result.epochs[-1].measures
+    last = result.last
+    if result.unmet is not None:
+        click.echo(f"warning: {result.unmet}", err=True)
     if as_json:
-        click.echo(to_json({"event": "finished", "gates": str(result.folder), **last}))
+        click.echo(to_json({"event": "finished", "gates": str(result.folder), "margin": result.margin, **last}))
         return
     click.echo(f"{'tokens kept':32}{last['kept']:8.3f}")
     click.echo(f"{'KL from the whole text':32}{last['divergence']:8.3f}")

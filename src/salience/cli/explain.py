@@ -67,7 +67,8 @@ WINDOW = 32
     metavar="[NAME]",
     is_flag=False,
     flag_value="pairwise_occlusion",
-    help="Explain pairs of words, by this method.  [default: pairwise_occlusion]",
+    help="Explain pairs of words, by pairwise_occlusion (the default), shapley_taylor, shapley_interaction, "
+    "archipelago or integrated_hessians.",
 )
 @question
 @answer_options

@@ -1,7 +1,7 @@
 """Options shared by several commands; each group is passed to the command as one value."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -110,9 +110,9 @@ def gathered(group: type[Any], *options: Callable[[Any], Any]) -> Callable[[Comm
     return decorate
 
 
-def given_options(context: click.Context, group: type[Any]) -> list[str]:
-    """The options of a group that were passed on the command line."""
-    names = {field.name for field in fields(group)}
+def given_options(context: click.Context, group: type[Any] | Collection[str]) -> list[str]:
+    """The options of a group, or of these names, that were passed on the command line."""
+    names = {field.name for field in fields(group)} if isinstance(group, type) else group
     return [
         parameter.opts[0]
         for parameter in context.command.params

@@ -21,6 +21,7 @@ from salience.cli.options import (
     SHARE,
     LoadingOptions,
     example_lines,
+    given_options,
     loading,
     pairs,
     source_of,
@@ -40,6 +41,12 @@ CONTROLS = ("shuffled", "uniform", "smoothed")
 SAMPLE = "sample"
 """The name of the bundled sentences as training data."""
 
+
+STUDENTS_ONLY = (
+    *("unlabelled", "variant", "method", "settings", "form", "share", "penalty", "penalty_settings", "weights"),
+    *("anneal", "rounds"),
+)
+"""Options that have no meaning for rationale models."""
 
 NO_CONTROL = (
     "No control was trained: random explanations often help as much as real ones. Run the same command with --variant "
@@ -191,8 +198,13 @@ def _check_rationale_options(options: dict[str, Any]) -> None:
     for rate in options["rates"]:
         if not 0 < rate < 1:
             raise BadInput(f"--selection-rate {rate:g} must be above 0 and below 1; it is a share of the tokens")
-    if options["rationale_model"] is not None and options["unlabelled"] is not None:
-        raise BadInput("a rationale model learns from labels alone; leave out --unlabelled")
+    if options["rationale_model"] is None:
+        return
+    context = click.get_current_context()
+    if given := given_options(context, STUDENTS_ONLY):
+        raise BadInput(f"a rationale model learns from labels alone; leave out {given[0]}")
+    if len(options["rates"]) > 1 and not (options["validation"] or options["tests"] or options["data"] == SAMPLE):
+        raise BadInput("rates are compared on other texts; name them with --validation or --test")
 
 
 def _train_students(options: dict[str, Any], loading: LoadingOptions) -> None:
@@ -264,7 +276,8 @@ def _train_rationale_models(options: dict[str, Any], loading: LoadingOptions) ->
         for row in rows(results):
             click.echo(to_json({"event": "finished", **row}))
         return
-    print_wide(table(results))
+    if rows(results):
+        print_wide(table(results))
     chart = write_chart(results, place / "accuracy-against-rate.png")
     models = [f"the model {result.model}" for result in results]
     _say_written([*models, *([f"the chart {chart}"] if chart else [])], options["quiet"])

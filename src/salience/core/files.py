@@ -99,8 +99,20 @@ def claim(file: Path, facts: Mapping[str, Any], what: str = "a different audit")
         before = read_object(file)
     except ValueError as error:
         raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
-    if other := [name for name, value in facts.items() if before.get(name) != value]:
+    if other := _changed(before, facts):
         raise BadInput(f"{file.parent} holds {what} (changed: {', '.join(other)}); choose another folder")
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names of the values that differ, such as ``recipe.epochs`` within ``recipe``."""
+    names: list[str] = []
+    for name, value in now.items():
+        was = before.get(name)
+        if isinstance(was, Mapping) and isinstance(value, Mapping):
+            names += [f"{name}.{inner}" for inner in _changed(was, value)]
+        elif was != value:
+            names.append(name)
+    return names
 
 
 def append(path: Path, data: bytes) -> None:

@@ -113,7 +113,8 @@ def _spliced(encoded: Encoded, start: int, end: int, **new: tuple[Any, ...]) -> 
 def filler_of(model: Model, name: str | None) -> Filler:
     """Return the masked language model ``name``, or that of the model itself."""
     chosen = model if name is None else load_to_train(name, 2)
-    if "mask" in chosen.replacements and isinstance(chosen, Decodes) and isinstance(chosen, Spells):
+    fills = "mask" in chosen.replacements and not chosen.causal
+    if fills and isinstance(chosen, Decodes) and isinstance(chosen, Spells):
         try:
             return Filler(chosen, chosen.lm_head())
         except UnsupportedModel as error:

@@ -1,6 +1,6 @@
 """Counterfactuals of single texts: the smallest edits that change a decision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -153,6 +153,7 @@ def counterfactual(
     count: int = 3,
     max_edits: int = MOST,
     text_column: str = "text",
+    report: Callable[[int, int], None] | None = None,
     **settings: Any,
 ) -> list[Counterfactuals]:
     """Find the smallest edits of each text that change the model's decision, to the label ``to`` or to any other.
@@ -162,7 +163,8 @@ def counterfactual(
     language model of the model itself or by the model ``fill``; ``candidates`` gives words of your own for words of the
     text. ``how`` is a beam search, or greedy: strictly in the order of the scores. Up to ``count`` counterfactuals are
     returned. They edit different words if there are as many, with the likeliest edit of the same words, and are ranked
-    by the words changed, then by fluency, then by probability. Other arguments are settings of the method.
+    by the words changed, then by fluency, then by probability. ``report`` is called with the number of texts that are
+    done and of all. Other arguments are settings of the method.
 
     >>> counterfactual(model, "The film is not bad.", to="negative")                      # doctest: +SKIP
     """
@@ -176,7 +178,12 @@ def counterfactual(
     plan = Search(width, reach, max_edits, count)
     goal_label = None if to is None else known.resolve(to)
     many = [_single(text) for text in texts_of(texts, text_column=text_column)]
-    return [_found(known, text, goal_label, configured, proposals, plan, how) for text in many]
+    results: list[Counterfactuals] = []
+    for text in many:
+        results.append(_found(known, text, goal_label, configured, proposals, plan, how))
+        if report is not None:
+            report(len(results), len(many))
+    return results
 
 
 def proposals_of(
@@ -188,13 +195,18 @@ def proposals_of(
         raise BadInput(f"no kind of edit; use some of {', '.join(EDITS)}")
     if model.link != "softmax" or getattr(model, "generates", False):
         raise BadInput(f"{model.name} does not choose one of a few labels, so there is no decision to change")
-    own = {word.casefold(): tuple(others) for word, others in candidates.items()}
+    own = {word.casefold(): _others(word, given) for word, given in candidates.items()}
     if own and "replace" not in kinds:
         raise BadInput(
             f"candidates replace words, but the edits are {', '.join(kinds)}; add replace, or leave them out"
         )
     needs = fill is not None or "insert" in kinds or ("replace" in kinds and not own)
     return Proposals(kinds, filler_of(model, fill) if needs else None, own)
+
+
+def _others(word: str, candidates: Sequence[str]) -> tuple[str, ...]:
+    """The candidates that are not the word itself."""
+    return tuple(one for one in candidates if one.casefold() != word.casefold())
 
 
 def _single(text: Any) -> str:

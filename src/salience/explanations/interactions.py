@@ -155,10 +155,14 @@ class Interactions:
         )
 
     def to_frame(self) -> "DataFrame":
-        """Return a pandas DataFrame with one row per pair, the strongest interaction first."""
+        """Return a pandas DataFrame with one row per pair, the strongest interaction first.
+
+        ``first_at`` and ``second_at`` are the numbers of the two units, which tell repeated words apart.
+        """
         pairs = self.pairs()
         names = {"first": [self.units[p.first] for p in pairs], "second": [self.units[p.second] for p in pairs]}
-        return frame({**names, "interaction": [p.score for p in pairs]})
+        places = {"first_at": [p.first for p in pairs], "second_at": [p.second for p in pairs]}
+        return frame({**names, **places, "interaction": [p.score for p in pairs]})
 
     def _repr_html_(self) -> str:
         from salience.views.interactions import fragment
@@ -215,10 +219,10 @@ def _units(encoded: Encoded, unit: str) -> _Units:
 def _check_counts(encoded: Sequence[Encoded], named: Sequence[_Units], unit: str) -> None:
     for number, (text, units) in enumerate(zip(encoded, named, strict=True), 1):
         if len(units) < 2:
+            other = ", or unit=token (--level token)" if unit == "word" else ""
             raise BadInput(
                 f"text {number}, {text.text[:60]!r}, has {len(units)} {unit}{'' if len(units) == 1 else 's'}; an "
-                f"interaction takes two. Use a longer text{', or unit=token' if unit == 'word' else ''}, or explain "
-                "single words with salience.explain"
+                f"interaction takes two. Use a longer text{other}, or explain single words with salience.explain"
             )
 
 

@@ -130,8 +130,8 @@ def check_fits(gates: Gates, model: Model) -> None:
     """Raise unless the gates were trained for this model, told by its digest."""
     if gates.config.digest != digest(model):
         raise BadInput(
-            f"{gates.place} holds gates that were trained for another model, {gates.config.name}: the digest of "
-            f"{model.name} differs. Train gates for it with `salience diffmask`."
+            f"{gates.place} holds gates that were trained for another model, {gates.config.name}, or for another data "
+            f"type: the digest of {model.name} differs. Train gates for it with `salience diffmask`."
         )
 
 

@@ -88,8 +88,9 @@ class Bernoulli:
         return nn.functional.logsigmoid(self.logit)
 
     def draw(self) -> Float[Tensor, "b t"]:
-        """Draw z, which has no derivative."""
-        return torch.bernoulli(self.logit.detach().sigmoid())
+        """Draw z, which has no derivative. Logits that are not numbers stay so, for the loss to tell."""
+        p = self.logit.detach().sigmoid()
+        return torch.where(p.isnan(), p, torch.bernoulli(p.nan_to_num()))
 
     def decide(self, threshold: Float[Tensor, ""]) -> Float[Tensor, "b t"]:
         """1 where P(z = 1) is above the threshold, and 0 elsewhere."""

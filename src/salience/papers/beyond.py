@@ -7,7 +7,7 @@ the same start. All are measured for faithfulness, plausibility and cost in one 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(1000, 60, Recipe(epochs=2, batch=32, rate=1e-4), replace(GATES, epochs=3)),
+    "quick": Size(1000, 60, Recipe(epochs=2, batch=32, rate=1e-4), GATES),
     "full": Size(None, 500, Recipe(epochs=5, batch=32, rate=1e-4), GATES),
 }
 
@@ -160,6 +160,7 @@ class BeyondResult:
     rationales: Mapping[RationaleKind, Selecting]
     seconds: Mapping[str, float]
     """Of each training."""
+    gates: GatesResult
     directions: Mapping[Direction, Difference]
     """The better minus the worse side of each published direction, on the same texts; p is corrected for all."""
 
@@ -202,6 +203,7 @@ def run(
         float(np.mean(right)),
         selecting,
         {name: _seconds(epochs) for name, epochs in {**trainings, "gates": gates.epochs}.items()},
+        gates,
         _directions(study.folder, compared.evaluation.metrics),
     )
 

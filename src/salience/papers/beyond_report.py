@@ -47,6 +47,7 @@ def facts(result: BeyondResult) -> dict[str, Any]:
         "accuracy": result.accuracy,
         "rationale_models": {kind: _measures(one) for kind, one in result.rationales.items()},
         "seconds": result.seconds,
+        "gates": {**result.gates.last, "margin": result.gates.margin},
         "directions": directions(result),
         "left_out": left_out(result),
     }
@@ -164,7 +165,18 @@ def _cost(result: BeyondResult, method: str) -> str:
         return f"{costs}."
     once, saved = result.seconds["gates"], seconds["occlusion"] - seconds[method]
     paid = f"after {once / saved:,.0f} texts it is cheaper than occlusion" if saved > 0 else "it is never cheaper"
-    return f"{costs}; its gates took {once:,.0f} s to train, so {paid}."
+    return f"{costs}; its gates took {once:,.0f} s to train, so {paid}. {_gates(result)}"
+
+
+def _gates(result: BeyondResult) -> str:
+    """Whether the gates keep the predictions, without which their explanations say little."""
+    if (unmet := result.gates.unmet) is not None:
+        return f"Its gates explain little: {unmet}."
+    last = result.gates.last
+    return (
+        f"They keep {last['kept']:.0%} of the tokens, which moves predictions by {last['divergence']:.3f} nats of the "
+        f"allowed {result.gates.margin:g}."
+    )
 
 
 def _of_rationale_model(result: BeyondResult, kind: str, one: Selecting) -> Iterator[str]:
@@ -295,11 +307,10 @@ def published_table(result: BeyondResult) -> list[tuple[Sequence[str], Sequence[
 
 def direction_table(result: BeyondResult) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """The directions as text, below their heads."""
-    heads = ("better > worse", "by", "published", "ours", "here")
+    heads = ("better > worse, by", "published", "ours", "here")
     return heads, [
         [
-            " > ".join(d["ours_are"]),
-            d["judged_by"] if d["judged_by"] == d["metric"] else f"{d['judged_by']} ({d['metric']})",
+            f"{' > '.join(d['ours_are'])}, {_judge(d)}",
             *map(_pair, (d["published"], d["ours"])),
             d["verdict"],
         ]
@@ -307,5 +318,11 @@ def direction_table(result: BeyondResult) -> tuple[Sequence[str], Sequence[Seque
     ]
 
 
+def _judge(direction: Mapping[str, Any]) -> str:
+    """The metric that judges, with the published one if that is another."""
+    own, published = direction["judged_by"], direction["metric"]
+    return own if own == published else f"{own} ({published})"
+
+
 def _pair(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:.3f}" for value in values)
+    return " / ".join(f"{round(value, 3) + 0:.3f}" for value in values)

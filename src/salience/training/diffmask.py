@@ -160,6 +160,23 @@ class GatesResult:
 
     folder: Path
     epochs: tuple[Epoch, ...]
+    margin: float = MARGIN
+
+    @property
+    def last(self) -> Mapping[str, float]:
+        """The measures of the last epoch."""
+        return self.epochs[-1].measures
+
+    @property
+    def unmet(self) -> str | None:
+        """Why these gates explain little: they hide more than the margin allows. None if they keep to it."""
+        if self.last["divergence"] <= self.margin:
+            return None
+        return (
+            f"the constraint is not met: with {self.last['kept']:.0%} of the tokens kept, predictions move by "
+            f"{self.last['divergence']:.3f} nats, and {self.margin:g} are allowed. Train for more steps: more epochs, "
+            "or more texts"
+        )
 
 
 def train_gates(
@@ -191,14 +208,14 @@ def train_gates(
         claim(place / "training.json", facts, "gates of another training")
         if (place / "epochs.json").exists():
             load_gates(place, known)
-            return GatesResult(place, _stored_epochs(place / "epochs.json"))
+            return GatesResult(place, _stored_epochs(place / "epochs.json"), margin)
         masked = Masked(new_gates(known, seed=recipe.seed), known)
         epochs = _trained(masked, examples, place / ".training", margin, recipe, report, epoch)
         masked.module.save(place)
         with complete(place / "epochs.json") as file:
             file.write(json.dumps([asdict(one) for one in epochs]).encode())
         shutil.rmtree(place / ".training", ignore_errors=True)
-    return GatesResult(place, epochs)
+    return GatesResult(place, epochs, margin)
 
 
 def _stored_epochs(file: Path) -> tuple[Epoch, ...]:

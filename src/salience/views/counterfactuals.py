@@ -99,7 +99,7 @@ def study_table(study: "CounterfactualStudy") -> Table:
             str(one.flip_rate),
             str(one.edits),
             "–" if one.against_random is None else f"{one.against_random:.3f}",
-            str(one.changed),
+            str(one.changed) if one.changed.n else "–",
             str(one.fluency) if one.fluency.n else "–",
         ]
         for name, one in study.results.items()

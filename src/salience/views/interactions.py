@@ -118,9 +118,15 @@ def _pairs(x: "Interactions", paint: "Paint") -> "RenderableType":
     strongest = abs(pairs[0].score) or 1.0
     for i, j, score in pairs[:PAIRS]:
         bar = Text(bar_of(abs(score) / strongest, 10).ljust(10), paint.style(score / strongest, x.signed))
-        names = [Text(cut(label(x.units[u]), 20)) for u in (i, j)]
+        names = [Text(cut(_named(x, u), 20)) for u in (i, j)]
         table.add_row(names[0], Text("×"), names[1], Text(score_text(x, score), justify="right"), bar)
     return table
+
+
+def _named(x: "Interactions", unit: int) -> str:
+    """A unit, with its number in the matrix if the text has the same one elsewhere."""
+    name = label(x.units[unit])
+    return f"{name} {unit + 1}" if x.units.count(x.units[unit]) > 1 else name
 
 
 def _groups(x: "Interactions") -> "Text":
@@ -214,8 +220,8 @@ def _article(x: "Interactions") -> str:
 
 def _pair_rows(x: "Interactions") -> str:
     rows = (
-        f"<tr><td><bdi>{text_of(label(x.units[i]))}</bdi></td><td>×</td>"
-        f"<td><bdi>{text_of(label(x.units[j]))}</bdi></td><td>{score_text(x, score)}</td></tr>"
+        f"<tr><td><bdi>{text_of(_named(x, i))}</bdi></td><td>×</td>"
+        f"<td><bdi>{text_of(_named(x, j))}</bdi></td><td>{score_text(x, score)}</td></tr>"
         for i, j, score in x.pairs()[:PAIRS]
     )
     return f'<table class="pairs">{"".join(rows)}</table>'

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -99,20 +99,21 @@ def claim(file: Path, facts: Mapping[str, Any], what: str = "a different audit")
         before = read_object(file)
     except ValueError as error:
         raise BadInput(f"{file} is damaged: {error}. Delete the folder to start over.") from error
-    if other := _changed(before, facts):
+    if other := [name for name, _, _ in differences({key: before.get(key) for key in facts}, facts)]:
         raise BadInput(f"{file.parent} holds {what} (changed: {', '.join(other)}); choose another folder")
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names of the values that differ, such as ``recipe.epochs`` within ``recipe``."""
-    names: list[str] = []
-    for name, value in now.items():
-        was = before.get(name)
-        if isinstance(was, Mapping) and isinstance(value, Mapping):
-            names += [f"{name}.{inner}" for inner in _changed(was, value)]
-        elif was != value:
-            names.append(name)
-    return names
+def differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The differences between two JSON values, by path.
+
+    >>> list(differences({"a": {"nodes": 16}}, {"a": {"nodes": 20}}))
+    [('a.nodes', 16, 20)]
+    """
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*was, *now]):  # pyright: ignore[reportUnknownArgumentType]
+            yield from differences(was.get(key), now.get(key), f"{name}.{key}".lstrip("."))  # pyright: ignore
+    elif was != now:
+        yield name, was, now
 
 
 def append(path: Path, data: bytes) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from salience.core.files import append, complete, remove, remove_leftovers
+from salience.core.files import append, complete, differences, remove, remove_leftovers
 from salience.data import Shard
 from salience.errors import BadInput, DamagedRun
 from salience.runs.parts import About, Part
@@ -330,7 +330,7 @@ def check_same_run(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] 
     """The manifest of earlier starts, if any; raises BadInput with the difference if it is of another run."""
     if not (folder / "manifest.json").exists():
         return None
-    known = {"holds": EXPLANATIONS, **read_manifest(folder)}
+    known: dict[str, Any] = {"holds": EXPLANATIONS, **read_manifest(folder)}
     if known["holds"] != identity["holds"]:
         raise BadInput(f"{folder} holds {known['holds']}, not {identity['holds']}; use another folder")
     if known["format"] != FORMAT:
@@ -364,16 +364,3 @@ def missing_shards(shards: Sequence[Shard], done: Iterable[Entry]) -> list[Shard
     """The shards that have no finished part."""
     numbers = {entry.number for entry in done}
     return [shard for shard in shards if shard.number not in numbers]
-
-
-def differences(was: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The differences between two JSON values, by path.
-
-    >>> list(differences({"a": {"nodes": 16}}, {"a": {"nodes": 20}}))
-    [('a.nodes', 16, 20)]
-    """
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key in dict.fromkeys([*was, *now]):  # pyright: ignore[reportUnknownArgumentType]
-            yield from differences(was.get(key), now.get(key), f"{name}.{key}".lstrip("."))  # pyright: ignore
-    elif was != now:
-        yield name, was, now

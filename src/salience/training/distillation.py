@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock
 
-from salience.core.files import complete, complete_folder, locked
+from salience.core.files import complete, complete_folder, differences, locked
 from salience.core.settings import check, settings_of
 from salience.core.types import Model
 from salience.data import Source
@@ -23,7 +23,6 @@ from salience.explanations.explainer import explain, prepare
 from salience.models import load, load_to_train
 from salience.models.loading import Checkpoint
 from salience.runs.driver import RunProgress, explain_data
-from salience.runs.folder import differences
 from salience.training.guides import FORMS, Form, by_explanations, by_rationales, shuffled_guides, uniform_guides
 from salience.training.loop import Epoch, Probe, Recipe, TrainingProgress, epoch_from, fit
 from salience.training.monitors import AttentionMonitor, accuracy, agreeing_heads, mean_length

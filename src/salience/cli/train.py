@@ -43,8 +43,17 @@ SAMPLE = "sample"
 
 
 STUDENTS_ONLY = (
-    *("unlabelled", "variant", "method", "settings", "form", "share", "penalty", "penalty_settings", "weights"),
-    *("anneal", "rounds"),
+    "unlabelled",
+    "variant",
+    "method",
+    "settings",
+    "form",
+    "share",
+    "penalty",
+    "penalty_settings",
+    "weights",
+    "anneal",
+    "rounds",
 )
 """Options that have no meaning for rationale models."""
 

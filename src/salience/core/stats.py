@@ -344,10 +344,10 @@ def holm(p: Sequence[float]) -> list[float]:
 Some = TypeVar("Some", Difference, Difference | None)
 
 
-def corrected(differences: Sequence[Some]) -> list[Some]:
-    """The differences with their p-values corrected for all of them by :func:`holm`; None stays as it is."""
-    p = iter(holm([d.p for d in differences if d is not None]))
-    return [d if d is None else replace(d, p=next(p)) for d in differences]
+def corrected(*columns: Sequence[Some]) -> list[list[Some]]:
+    """The columns of differences with p-values corrected for all of them by :func:`holm`; None stays as it is."""
+    p = iter(holm([d.p for column in columns for d in column if d is not None]))
+    return [[d if d is None else replace(d, p=next(p)) for d in column] for column in columns]
 
 
 def _difference(column: np.ndarray, p: float, limits: Limits) -> Difference:

@@ -304,10 +304,11 @@ def _row(
 
 def _corrected(rows: Sequence[VariantRow]) -> list[VariantRow]:
     """The rows with the p-values of all their differences corrected."""
-    vanilla, shuffled = [row.against_vanilla for row in rows], [row.against_shuffled for row in rows]
-    each = corrected([*vanilla, *shuffled])
-    pairs = zip(rows, each[: len(rows)], each[len(rows) :], strict=True)
-    return [replace(row, against_vanilla=first, against_shuffled=second) for row, first, second in pairs]
+    columns = corrected([row.against_vanilla for row in rows], [row.against_shuffled for row in rows])
+    return [
+        replace(row, against_vanilla=vanilla, against_shuffled=shuffled)
+        for row, vanilla, shuffled in zip(rows, *columns, strict=True)
+    ]
 
 
 def comparison_table(result: SallmResult) -> Table:

@@ -93,7 +93,7 @@ class ShortcutProcedure:
 
     def __call__(self, student: Student) -> Facts:
         model = self._trained(student)
-        plain = [e for e in self.setup.test_texts() if not self.shortcut.within(str(e.text))]
+        plain = _without_words(self.setup, self.shortcut)
         against = spurious(plain, self.shortcut, agreement=0.0, seed=student.seed)
         tests = {"clean": plain, "contradicted": against}
         return {
@@ -123,6 +123,11 @@ class ShortcutProcedure:
             model = setup.teacher(student.teachers[0], student.seed)
             guided = setup.explained(model, texts, range(len(model.labels)) if penalty == "contrast" else None)
         return guided if source in CONTROLS else shuffled_guides(model, guided, seed=student.seed)
+
+
+def _without_words(setup: Setup, shortcut: Shortcut) -> list[Example]:
+    """The test texts that hold none of the words by themselves."""
+    return [e for e in setup.test_texts() if not shortcut.within(str(e.text))]
 
 
 def students(setup: Setup) -> list[Student]:
@@ -168,7 +173,7 @@ def rows(setup: Setup, results: Mapping[Student, Facts], shortcut: Shortcut = Sh
     whole = {name for name in names if sum(s.name == name for s in results) == setup.seeds}
     follows = {name: 100.0 - table_of(results, name, "contradicted") for name in whole}
     clean = {name: table_of(results, name, "clean") for name in whole}
-    most = majority([e for e in setup.test_texts() if not shortcut.within(str(e.text))])
+    most = majority(_without_words(setup, shortcut))
     pairs: dict[str, Any] = {}
     for name in whole - {CLEAN, SPOILT}:
         source, _, penalty = name.partition(", ")

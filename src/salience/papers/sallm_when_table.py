@@ -70,9 +70,11 @@ def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cel
     """All cells of the grid, with their comparisons; p-values are corrected by Holm over all of them."""
     correct = _correct(experiment, results)
     listed = [_cell(experiment, results, correct, job, test) for job, test in _keys(experiment)]
-    each = corrected([*(cell.against_none for cell in listed), *(cell.against_control for cell in listed)])
-    pairs = zip(listed, each[: len(listed)], each[len(listed) :], strict=True)
-    return [replace(cell, against_none=first, against_control=second) for cell, first, second in pairs]
+    columns = corrected([cell.against_none for cell in listed], [cell.against_control for cell in listed])
+    return [
+        replace(cell, against_none=none, against_control=control)
+        for cell, none, control in zip(listed, *columns, strict=True)
+    ]
 
 
 def _keys(experiment: Experiment) -> list[tuple[Training, str]]:

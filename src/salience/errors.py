@@ -24,6 +24,10 @@ class NotLearnt(BadModel):
     """The model did not learn what a test of explanations relies on."""
 
 
+class Diverged(BadModel):
+    """The loss of a training, or its gradient, is not a number."""
+
+
 class SalienceWarning(UserWarning):
     """Base class of all warnings. The command line prints each as one line."""
 

@@ -8,6 +8,7 @@ import torch
 
 from audits.twins import model
 from salience.errors import BadInput
+from salience.models import load_to_train
 from salience.models.vectors import WordVectors, initialise, word_vectors
 
 ROWS = {"good": (1.0, 2.0, 3.0), "bad": (-1.0, 0.5, 4.0)}
@@ -96,3 +97,15 @@ def test_vectors_of_another_width_are_refused():
     vectors = WordVectors(("good",), np.zeros((1, 4), np.float32))
     with pytest.raises(BadInput, match="the vectors are 4 wide and the embeddings of small 6; create the model with"):
         initialise(model(), vectors)
+
+
+def test_a_saved_model_keeps_the_vectors_that_new_ones_start_from(tmp_path: Path):
+    before = model()
+    rows = np.random.default_rng(0).standard_normal((2, before.config.embedding))
+    words = [w for w in before.tokenizer.get_vocab() if w.isalpha()][:2]
+    initialise(before, WordVectors(tuple(words), rows))
+    before.save(tmp_path)
+    fresh = load_to_train(tmp_path, list(before.labels), seed=3)
+    assert torch.equal(fresh.words.weight, before.fresh(before.labels, 3).words.weight)
+    numbers = [before.tokenizer.token_to_id(word) for word in words]
+    np.testing.assert_allclose(fresh.words.weight[numbers].detach().numpy(), rows, rtol=1e-6)

@@ -16,7 +16,7 @@ from salience.cli import run
 from salience.core.stats import Difference, Spread
 from salience.data import source
 from salience.data.shortcuts import Shortcut
-from salience.errors import BadInput
+from salience.errors import BadInput, Diverged
 from salience.papers import sallm_heads, sallm_unlabelled
 from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutProcedure
 from salience.papers.sallm_shortcut import rows as shortcut_rows
@@ -25,7 +25,7 @@ from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Trai
 from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
 from salience.papers.students import Setup, Student
 from salience.papers.students_report import heads_table
-from salience.papers.trainings import Progress, results_of, run_all
+from salience.papers.trainings import Progress, diverged, results_of, run_all
 from salience.papers.verdict import verdict
 from salience.training.loop import Recipe
 from salience.training.objectives import Objective
@@ -45,10 +45,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Squares:
-    """Squares numbers; a training that is written down in ``stop`` is killed."""
+    """Squares numbers; the training of the number ``stop`` is killed, and that of ``diverges`` diverges."""
 
     log: Path
     stop: int = -1
+    diverges: int = -1
 
     def cost(self, job: Number) -> float:
         return float(job.value)
@@ -56,6 +57,8 @@ class Squares:
     def __call__(self, job: Number) -> Mapping[str, Any]:
         if job.value == self.stop:
             raise KeyboardInterrupt
+        if job.value == self.diverges:
+            raise Diverged("the loss is not a number")
         with self.log.open("a") as file:
             file.write(f"{job.value}\n")
         return {"square": job.value**2}
@@ -89,6 +92,24 @@ def test_the_estimate_is_the_cost_that_is_left_at_the_speed_so_far(tmp_path: Pat
     (other := tmp_path / "other").mkdir()
     run_all(Squares(tmp_path / "log"), jobs, other, rate=2.0, report=first.append)
     assert first[0].left == pytest.approx(2.0 * (1 + 2 + 3))
+
+
+def test_a_training_that_diverges_stops_no_other(tmp_path: Path):
+    teacher = Number(9)
+    jobs = [Number(1), teacher, Number(2, (teacher,)), Number(3)]
+    (folder := tmp_path / "results").mkdir()
+    reports: list[Progress] = []
+    for _ in range(2):
+        results = run_all(Squares(tmp_path / "log", diverges=9), jobs, folder, report=reports.append)
+        assert [facts["square"] for facts in results.values()] == [1, 9]
+        assert results == results_of(folder, jobs)
+    assert (tmp_path / "log").read_text().split() == ["1", "3"], "nothing is run twice"
+    assert diverged(folder, jobs) == {
+        teacher: "the loss is not a number",
+        jobs[2]: "number-9, which it learns from, has diverged",
+    }
+    assert [p.diverged for p in reports if p.diverged] == list(diverged(folder, jobs).values())
+    assert reports[-1].left == 0
 
 
 def test_a_teacher_whose_model_is_gone_is_trained_again_if_it_is_needed(tmp_path: Path):
@@ -200,6 +221,27 @@ def test_a_gain_counts_only_against_the_control_and_gaps_are_named(folder: Path)
     assert [c.verdict for c in helps if (c.size, str(c.teaching)) == (100, "lrp")] == ["helps"]
 
 
+def test_trainings_that_diverged_are_named(folder: Path, tmp_path: Path):
+    shares = {(100, "none"): 0.5, (100, "lrp"): 0.9, (100, "shuffled"): 0.5}
+    experiment, results = handmade(folder, shares)
+    experiment = replace(experiment, folder=tmp_path)
+    (tmp_path / "trainings").mkdir()
+    lost = Training("d", 100, Teaching("lrp"), 3)
+    (tmp_path / "trainings" / f"{lost}.json").write_text('{"diverged": "the loss is not a number", "seconds": 1}')
+    listed = cells(experiment, {job: facts for job, facts in results.items() if job != lost})
+    cell = next(c for c in listed if c.size == 100 and str(c.teaching) == "lrp")
+    assert (cell.accuracy, cell.verdict) == (None, "diverged with 1 seed")
+    assert summary(listed, experiment.diverged())[-1] == f"{lost} has no result: the loss is not a number"
+
+
+def test_the_estimate_counts_explanations(folder: Path, tmp_path: Path):
+    experiment, _ = handmade(folder, {})
+    experiment = replace(experiment, lengths={"d": 10.0, "d/test": 10.0}, passes={"lrp": 7.0})
+    cost = {name: experiment.cost(Training("d", 100, Teaching(name), 0)) for name in ("none", "lrp")}
+    texts = len(experiment.texts(Training("d", 100, Teaching("none"), 0)))
+    assert cost["lrp"] - cost["none"] == 7 * 10 * texts
+
+
 def test_one_seed_is_too_few_for_a_verdict(folder: Path):
     shares = {(100, "none"): 0.5, (100, "lrp"): 0.9, (100, "shuffled"): 0.5}
     listed = cells(*handmade(folder, shares, seeds=1))
@@ -213,6 +255,9 @@ def test_a_gain_without_its_control_is_not_called_one():
     assert judged(gain, None) == "better than none; control not run"
     assert judged(gain, none) == "no better than shuffled"
     assert judged(gain, gain) == "helps"
+    assert judged(none, gain) == "better than shuffled only"
+    assert judged(none, loss) == judged(none, None) == "no difference"
+    assert judged(none, loss, lower=True) == "better than shuffled only"
     assert judged(loss, gain) == "harms"
     assert judged(loss, loss, lower=True) == "helps"
     assert judged(gain, loss, lower=True, harm="more reliance") == "more reliance"

@@ -1,6 +1,6 @@
 """``salience paper sallm_shortcut``, ``sallm_unlabelled`` and ``sallm_heads``: experiments with one data set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from salience.cli.options import (
     loading,
     source_of,
 )
-from salience.cli.output import print_table, write_into
+from salience.cli.output import print_points, print_table, write_into
 from salience.cli.sallm_when import reporting
 from salience.core.characters import to_json, visible
 from salience.errors import BadInput, choose
@@ -97,7 +97,7 @@ def sallm_shortcut(loading: LoadingOptions, **options: Any) -> None:
     own = {"agreement": options["agreement"], "shortcut": _shortcut(options["words"])}
     listed = experiment.rows(setup, _results(experiment, setup, options, own), own["shortcut"])
     shown = {"agreement": options["agreement"], "words": options["words"]}
-    _finish("shortcut", setup, options, shown, shortcut_table(listed), list(map(asdict, listed)))
+    _finish(experiment, setup, options, shown, shortcut_table(listed), listed)
 
 
 def _shortcut(words: str) -> Any:
@@ -129,7 +129,7 @@ def sallm_unlabelled(loading: LoadingOptions, **options: Any) -> None:
 
     own = {"unlabelled": options["unlabelled"]}
     listed = experiment.rows(setup, _results(experiment, setup, options, own))
-    _finish("unlabelled", setup, options, own, unlabelled_table(listed), list(map(asdict, listed)))
+    _finish(experiment, setup, options, own, unlabelled_table(listed), listed)
 
 
 @click.command(
@@ -158,7 +158,7 @@ def sallm_heads(loading: LoadingOptions, **options: Any) -> None:
 
     own = {"measured": options["measured"]}
     listed = experiment.rows(setup, _results(experiment, setup, options, own))
-    _finish("heads", setup, options, own, heads_table(listed), list(map(asdict, listed)))
+    _finish(experiment, setup, options, own, heads_table(listed), listed)
 
 
 def _setup(loading: LoadingOptions, options: dict[str, Any]) -> "Setup":
@@ -205,20 +205,32 @@ def _results(experiment: Any, setup: "Setup", options: dict[str, Any], own: dict
 
 
 def _finish(
-    name: str, setup: "Setup", options: dict[str, Any], own: dict[str, Any], content: "Table", facts: list[Any]
+    experiment: Any,
+    setup: "Setup",
+    options: dict[str, Any],
+    own: dict[str, Any],
+    content: "Table",
+    listed: Sequence[Any],
 ) -> None:
     """Write the results into the folder, and print them."""
     from salience.papers.sallm import markdown
     from salience.papers.students_report import page
+    from salience.papers.trainings import failures
 
+    name = experiment.__name__.rpartition("_")[2]
+    lost = setup.diverged(experiment.students(setup))
+    remarks = failures({row.name: row.unlearnt for row in listed}, setup.seeds, lost)
     settings = {"model": setup.model, "texts": setup.texts, "seeds": setup.seeds, "weight": setup.weight, **own}
     files = {
-        "result.json": to_json({**settings, "recipe": asdict(setup.recipe), "rows": facts}, indent=1),
+        "result.json": to_json(
+            {**settings, "recipe": asdict(setup.recipe), "rows": list(map(asdict, listed))}, indent=1
+        ),
         "tables.md": f"{markdown(content)}\n",
-        "report.html": page(name, setup, content, own),
+        "report.html": page(name, setup, content, remarks, own),
     }
     write_into(options["out"], files)
     head, rows = content
     print_table((head, [list(row) for row in rows]))
+    print_points(remarks)
     if not options["quiet"]:
         click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)

@@ -131,7 +131,7 @@ def sallm_when(loading: LoadingOptions, **options: Any) -> None:
     listed = cells(experiment, results)
     _write(options, experiment, listed)
     _print(listed)
-    print_points(summary(listed))
+    print_points(summary(listed, experiment.diverged()))
     if not options["quiet"]:
         click.echo(visible(f"wrote {options['out'] / 'report.html'}"), err=True)
 
@@ -175,6 +175,8 @@ def reporting(quiet: bool, workers: int) -> "Generator[tuple[Callable[[Progress]
         def report(p: "Progress") -> None:
             left = "the first will be timed" if isnan(p.left) else f"about {duration(p.left)} left"
             line = f"{p.done} of {p.of} trainings done · {left}"
+            if p.diverged:
+                bar.say(f"{p.name} has no result: {p.diverged}")
             bar.say(f"{p.name}: {line}" if p.name else f"{line} with {workers} worker{'s' * (workers > 1)}")
 
         yield report, bar.say

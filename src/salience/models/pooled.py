@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from salience.models.files import reporting
 from salience.models.own import encode_own, load_weights, read_own, save_own
 from salience.models.recurrence import lstm_over_texts
 
+VECTORS = "vectors.safetensors"
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
 Encoder = Literal["bilstm", "lstm", "orthogonal_lstm", "average", "mlp", "embedding"]
 ENCODERS = get_args(Encoder)
@@ -273,8 +275,10 @@ class Pooled:
             return Relevance(start.hidden @ self.module.classifier.weight.T, self.module.classifier.bias.detach())
 
     def save(self, folder: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
-        """Write config.json, tokenizer.json and model.safetensors."""
+        """Write config.json, tokenizer.json and model.safetensors, and the word vectors that ``fresh`` starts from."""
         save_own(folder, self.config, self.tokenizer, self.module, dtype)
+        if self.initial_embeddings is not None:
+            save_file({"vectors": self.initial_embeddings.to(dtype).contiguous()}, Path(folder) / VECTORS)
 
     def fresh(self, labels: Sequence[str], seed: int, **changes: Any) -> "Pooled":
         """Create an untrained model of the same vocabulary for these labels, initialised by ``seed``.
@@ -309,6 +313,8 @@ class Pooled:
             labels = tuple(stored.pop("labels"))
             model = cls.new(PooledConfig(labels, **stored), tokenizer, name=name or str(folder))
             load_weights(model.module, folder, device, dtype)
+            if (vectors := Path(folder) / VECTORS).exists():
+                model.initial_embeddings = load_file(vectors)["vectors"].float()
         return model
 
 

@@ -28,7 +28,7 @@ from salience.methods.interactions import by_token, pairwise_occlusion
 from salience.models.identity import digest
 from salience.models.loading import load
 from salience.models.rationale import KINDS, RationaleKind
-from salience.papers.compared import TIMED, Comparison, seconds_per_text
+from salience.papers.comparison import TIMED, Comparison, seconds_per_text
 from salience.runs.driver import RunProgress
 from salience.runs.folder import read_manifest
 from salience.runs.run import Run

@@ -14,7 +14,7 @@ from salience.data.examples import Example
 from salience.evaluation.advice import TESTED
 from salience.evaluation.evaluator import DEFAULT_METRICS, WITH_RATIONALES
 from salience.evaluation.table import Evaluation
-from salience.papers.compared import Comparison, compare
+from salience.papers.comparison import Comparison, compare
 
 ATTENTION = ("attention", "attention_rollout", "attention_x_gradient")
 SALIENCY = ("gradient", "input_x_gradient", "integrated_gradients", "lrp", "occlusion")

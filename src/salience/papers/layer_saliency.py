@@ -15,7 +15,7 @@ from salience.data.examples import Example
 from salience.evaluation.evaluator import WITH_RATIONALES
 from salience.explanations.explainer import explain
 from salience.methods.decoding import Coherence, coherence, fit_head
-from salience.papers.compared import Comparison, compare
+from salience.papers.comparison import Comparison, compare
 
 COMPARED_METHODS = (
     "gradient",

@@ -7,7 +7,7 @@ from typing import Any
 
 from salience.evaluation.advice import advice
 from salience.papers import elephant as _elephant
-from salience.papers.compared import Comparison
+from salience.papers.comparison import Comparison
 from salience.papers.layer_saliency import LayerSaliencyResult as Layers
 from salience.papers.sallm import SallmResult, comparison_table, looked
 from salience.views import plots

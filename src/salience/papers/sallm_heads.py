@@ -17,7 +17,7 @@ from salience.core.types import Model
 from salience.data.examples import Example, sampled
 from salience.errors import UnsupportedModel
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
-from salience.papers.trainings import Facts, Report, marks
+from salience.papers.trainings import Facts, Report, majority, marks, unlearnt
 from salience.training.distillation import AGREEING
 from salience.training.guides import shuffled_guides
 from salience.training.loop import labels_of
@@ -45,6 +45,8 @@ class Row:
     """The difference in accuracy."""
     against_shuffled: Mapping[str, Difference] = field(default_factory=dict[str, Difference])
     """The differences in ``accuracy`` and in each measure from the same heads with shuffled explanations."""
+    unlearnt: int = 0
+    """The number of seeds whose student is no better than the most frequent label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,13 @@ def settings(measured: int) -> dict[str, Any]:
 
 def run(setup: Setup, *, measured: int = 60, workers: int = 1, report: Report = lambda _: None) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
-    _check_heads(setup)
-    procedure = HeadsProcedure(setup, measured)
-    return run_students(setup, procedure, students(setup), settings(measured), workers=workers, report=report)
+    procedure, own = HeadsProcedure(setup, measured), settings(measured)
+    return run_students(setup, procedure, students(setup), own, workers=workers, report=report, check=_check_heads)
 
 
-def _check_heads(setup: Setup) -> None:
+def _check_heads(model: Model) -> None:
     """Refuse a model of one head, for which all choices are the same."""
-    if (model := setup.new_model(0)).single_query:
+    if model.single_query:
         raise UnsupportedModel(f"{model.name} has a single head of attention; choose a transformer")
 
 
@@ -129,7 +130,7 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
             pairs[f"{name}/{NONE}"] = tables[name]["accuracy"], tables[NONE]["accuracy"]
         if (control := CONTROLS.get(name)) in whole:
             pairs |= {f"{name}/{what}": (own, tables[str(control)][what]) for what, own in tables[name].items()}
-    differences = compared(pairs)
+    differences, most = compared(pairs), majority(setup.test_texts())
 
     def row(name: str) -> Row:
         if name not in whole:
@@ -139,9 +140,8 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
             changed = spread(100.0 * np.not_equal(_answers(results, name), _answers(results, NONE)))
         measures = {what: spread(tables[name][what]) for what in MEASURES}
         shuffled = {w: differences[f"{name}/{w}"] for w in ("accuracy", *MEASURES) if f"{name}/{w}" in differences}
-        return Row(
-            name, spread(tables[name]["accuracy"]), changed, measures, differences.get(f"{name}/{NONE}"), shuffled
-        )
+        accuracy, against = spread(tables[name]["accuracy"]), differences.get(f"{name}/{NONE}")
+        return Row(name, accuracy, changed, measures, against, shuffled, unlearnt(accuracy, most))
 
     return [row(name) for name in NAMES]
 

@@ -7,6 +7,7 @@ would be wrong without the word as well, so the share of decisions that it chang
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,10 @@ class Row:
     """The change from the student without explanations; negative if the reliance is lower."""
     against_shuffled: Difference | None = None
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        return _name(self.source, self.penalty)
 
     @property
     def verdict(self) -> str:
@@ -138,8 +143,13 @@ def students(setup: Setup) -> list[Student]:
         for source in SOURCES:
             if _possible(setup, source, penalty):
                 teachers = {SPOILT: (SPOILT,), HUMAN: (), SHUFFLED_HUMAN: ()}.get(source, (CLEAN,))
-                listed += [Student(f"{source}, {penalty}", seed, teachers) for seed in seeds]
+                listed += [Student(_name(source, penalty), seed, teachers) for seed in seeds]
     return listed
+
+
+def _name(source: str, penalty: str) -> str:
+    """The name of a kind of student; teachers have no penalty."""
+    return f"{source}, {penalty}" if penalty else source
 
 
 def _possible(setup: Setup, source: str, penalty: str) -> bool:
@@ -161,10 +171,10 @@ def run(
     report: Report = lambda _: None,
 ) -> dict[Student, Facts]:
     """Train all students of the experiment; if stopped, the same call resumes."""
-    check_vocabulary(setup.new_model(0), shortcut)
     procedure = ShortcutProcedure(setup, agreement, shortcut)
     own = settings(agreement, shortcut)
-    return run_students(setup, procedure, students(setup), own, workers=workers, report=report)
+    check = partial(check_vocabulary, shortcut=shortcut)
+    return run_students(setup, procedure, students(setup), own, workers=workers, report=report, check=check)
 
 
 def rows(setup: Setup, results: Mapping[Student, Facts], shortcut: Shortcut = Shortcut()) -> list[Row]:  # noqa: B008
@@ -183,7 +193,7 @@ def rows(setup: Setup, results: Mapping[Student, Facts], shortcut: Shortcut = Sh
     differences = compared(dict(sorted(pairs.items())))
 
     def row(source: str, penalty: str) -> Row:
-        name = f"{source}, {penalty}" if penalty else source
+        name = _name(source, penalty)
         if name not in whole:
             possible = not penalty or _possible(setup, source, penalty)
             return Row(source, penalty, None, None, note="not run" if possible else "no rationales of every label")

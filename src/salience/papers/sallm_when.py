@@ -29,6 +29,7 @@ from salience.papers.trainings import (
     check_methods,
     claim_rationales,
     content_of,
+    diverged,
     marks,
     results_of,
     run_all,
@@ -201,6 +202,8 @@ class Experiment:
     starts: Mapping[str, str] = field(default_factory=dict[str, str])
     """The digest of the model that students start from, by data set."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    passes: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The forward passes that take as long as explaining a text, by method."""
 
     def jobs(self) -> list[Training]:
         """All trainings: small sizes first, and all seeds of a cell before the next."""
@@ -222,13 +225,14 @@ class Experiment:
 
     def cost(self, job: Training) -> float:
         """The number of tokens passed; a training step passes each three times, forward and backward."""
+        explaining = self.passes.get(job.teaching.method or "", 0.0)
         texts = self._count(self.data[job.data], job.size)
         epochs = self.plan.recipe_for(texts, job.seed).epochs
         tested = sum(
             len(self.tested(source)) * self.lengths[f"{job.data}/{name}"]
             for name, source in self.data[job.data].tests.items()
         )
-        return 3 * texts * epochs * self.lengths[job.data] + tested
+        return (3 * epochs + explaining) * texts * self.lengths[job.data] + tested
 
     def __call__(self, job: Training) -> Facts:
         """Train one student, and test it."""
@@ -283,6 +287,10 @@ class Experiment:
             return Objective()
         return regularised(attention_to_explanation, self.plan.weight)
 
+    def diverged(self) -> dict[Training, str]:
+        """Why trainings have no result, though they were run."""
+        return diverged(self.folder / "trainings", self.jobs())
+
     def saved(self, job: Training) -> Path:
         """The folder of a teacher."""
         return self.folder / "teachers" / str(job)
@@ -322,12 +330,13 @@ def run(
         for one in data:
             _claim(experiment, one)
         (folder / "trainings").mkdir(exist_ok=True)
+        experiment, rate = _timed(experiment)
         results = run_all(
             experiment,
             experiment.jobs(),
             folder / "trainings",
             workers=workers,
-            rate=_rate(experiment),
+            rate=rate,
             report=report,
             kept=lambda job: experiment.saved(job).exists(),
         )
@@ -409,14 +418,31 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
     return {**named, "recipe": recipe}
 
 
-def _rate(experiment: Experiment) -> float:
-    """Seconds to pass a token on one thread, from one forward pass over a few texts."""
+TIMED = 16
+"""The number of texts used to estimate how long trainings take."""
+
+
+def _timed(experiment: Experiment) -> tuple[Experiment, float]:
+    """The experiment with the costs of its methods, and the seconds to pass a token on one thread."""
     data = next(iter(experiment.data.values()))
-    texts = experiment.tested(data.tests[TEST])[:32]
+    texts = experiment.tested(data.tests[TEST])[:TIMED]
     model = load_to_train(experiment.model, labels_in(experiment.read(data.train), data.name), **experiment.options)
     encoded = encode_examples(model, texts)
+    methods = sorted({t.method for t in experiment.plan.teachings if t.method})
     with one_thread():
-        predict(model, encoded[:4])
-        began = monotonic()
-        predict(model, encoded)
-    return (monotonic() - began) / sum(map(len, encoded))
+        seconds = _seconds(lambda: predict(model, encoded))
+        passes = {name: _seconds(lambda name=name: _explain(model, texts, name)) / seconds for name in methods}
+    return replace(experiment, passes=passes), seconds / sum(map(len, encoded))
+
+
+def _explain(model: Model, texts: Sequence[Example], method: str) -> None:
+    (prepared,) = prepare(method, {})
+    by_teacher(model, texts, prepared)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """How long something takes the second time; the first includes what is done once."""
+    work()
+    began = monotonic()
+    work()
+    return monotonic() - began

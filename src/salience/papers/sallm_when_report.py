@@ -43,7 +43,7 @@ def page(experiment: Experiment, listed: Sequence[Cell], *, pretrained: bool = T
     charts = gains(listed) if any(c.against_none for c in listed) else ""
     return document(
         "When does teaching with explanations help?",
-        sentences(summary(listed)),
+        sentences(summary(listed, experiment.diverged())),
         charts,
         f"<p>{escape(NOTES)}</p>",
         table(*accuracy_table(listed)),

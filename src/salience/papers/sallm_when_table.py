@@ -1,9 +1,11 @@
 """What the grid of :mod:`salience.papers.sallm_when` shows: comparisons with the controls, in points and examples."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from math import exp, inf, isfinite, log
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ from salience.core.stats import (
     percentiles,
     resampled_means,
 )
+from salience.evaluation.advice import plural
 from salience.papers.sallm import Table
 from salience.papers.sallm_when import ALL, NONE, TEST, Experiment, Teaching, Training
-from salience.papers.trainings import Facts, majority, unlearnt
+from salience.papers.trainings import Facts, failures, majority, unlearnt
 from salience.papers.verdict import verdict
 
 NOT_RUN = "not run"
@@ -47,6 +50,8 @@ class Cell:
     """The multi-bootstrap interval of the difference from ``none``."""
     saved: tuple[float, float, float] | None = None
     """How many more texts ``none`` would need for this accuracy, with its interval; ±∞ outside the grid."""
+    diverged: int = 0
+    """The number of seeds that have no result because their training has diverged."""
 
     @property
     def size_name(self) -> str:
@@ -61,7 +66,7 @@ class Cell:
     def verdict(self) -> str:
         """What teaching did. A gain counts only if it is one against the control as well."""
         if self.accuracy is None:
-            return NOT_RUN
+            return f"diverged with {plural(self.diverged, 'seed')}" if self.diverged else NOT_RUN
         seeds, controlled = len(self.accuracy.values), not self.teaching.shuffles
         return verdict(self.against_none, self.against_control, seeds=seeds, controlled=controlled)
 
@@ -69,7 +74,9 @@ class Cell:
 def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cell]:
     """All cells of the grid, with their comparisons; p-values are corrected by Holm over all of them."""
     correct = _correct(experiment, results)
-    listed = [_cell(experiment, results, correct, job, test) for job, test in _keys(experiment)]
+    failed = Counter(replace(job, seed=0) for job in experiment.diverged())
+    keys = _keys(experiment)
+    listed = [replace(_cell(experiment, results, correct, *key), diverged=failed[key[0]]) for key in keys]
     columns = corrected([cell.against_none for cell in listed], [cell.against_control for cell in listed])
     return [
         replace(cell, against_none=none, against_control=control)
@@ -195,7 +202,7 @@ def _row(cell: Cell) -> list[str]:
     number = cell.size_name if cell.size is not None or not cell.texts else f"all ({cell.texts:,})"
     named = [cell.data, cell.test, number, str(cell.teaching)]
     if cell.accuracy is None:
-        return [*named, NOT_RUN, "", "", "", ""]
+        return [*named, cell.verdict, "", "", "", ""]
     differences = ["" if d is None else tested(d) for d in (cell.against_none, cell.against_control)]
     return [*named, f"{cell.accuracy:.1f}", *differences, _examples(cell.saved), cell.verdict]
 
@@ -216,8 +223,11 @@ def _number(x: float) -> str:
     return f"{round(x):+,}" if isfinite(x) else "+∞" if x > 0 else "−∞"
 
 
-def summary(listed: Sequence[Cell]) -> list[str]:
-    """The findings in words: how many comparisons were made, and where teaching helps or harms."""
+def summary(listed: Sequence[Cell], diverged: Mapping[Training, str] = MappingProxyType({})) -> list[str]:
+    """The findings in words: how many comparisons were made, and where teaching helps or harms.
+
+    ``diverged`` are the trainings without a result, with the reason.
+    """
     taught = [c for c in listed if c.against_none is not None and not c.teaching.shuffles]
     missing = sum(c.accuracy is None for c in listed)
     tests = sum(d is not None for c in listed for d in (c.against_none, c.against_control))
@@ -225,21 +235,14 @@ def summary(listed: Sequence[Cell]) -> list[str]:
     for judged, words in (
         ("helps", "Helps, also against shuffled explanations"),
         ("no better than shuffled", "Better than no teaching, but no better than shuffled explanations"),
+        ("better than shuffled only", "Better than shuffled explanations, but no better than no teaching"),
         ("harms", "Harms"),
     ):
         where = [f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}" for c in taught if c.verdict == judged]
         sentences.append(f"{words}: {'; '.join(where) or 'nowhere'}.")
-    failed = [
-        f"{c.teaching} with {c.texts:,} texts of {c.data} ({c.unlearnt} of {len(c.accuracy.values)})"
-        for c in listed
-        if c.accuracy is not None and c.test == TEST and c.unlearnt
-    ]
-    if failed:
-        sentences.append(
-            f"Students that are no better than the most frequent label: {', '.join(failed)}. Their training failed; "
-            "differences between them say nothing about explanations. Try another learning rate, or more steps."
-        )
-    return sentences
+    seeds = next((len(c.accuracy.values) for c in listed if c.accuracy is not None), 0)
+    failed = {f"{c.teaching} with {c.texts:,} texts of {c.data}": c.unlearnt for c in listed if c.test == TEST}
+    return [*sentences, *failures(failed, seeds, diverged)]
 
 
 def to_facts(experiment: Experiment, listed: Sequence[Cell]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Students of small experiments: named ways of training on one data set, each with several seeds."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from salience.papers.trainings import (
     Report,
     check_methods,
     claim_rationales,
+    diverged,
     results_of,
     run_all,
     texts_of,
@@ -95,6 +96,10 @@ class Setup:
         list(fit(model, train, objective=objective, recipe=replace(recipe or self.recipe, seed=student.seed)))
         return model
 
+    def diverged(self, students: Sequence[Student]) -> dict[Student, str]:
+        """Why students have no result, though they were trained."""
+        return diverged(self.folder / "trainings", students)
+
     def saved(self, student: Student) -> Path:
         return self.folder / "teachers" / str(student)
 
@@ -118,12 +123,17 @@ def run_students(
     *,
     workers: int = 1,
     report: Report = lambda _: None,
+    check: Callable[[Model], None] = lambda _: None,
 ) -> dict[Student, Facts]:
-    """Train all students that are not trained yet; a folder that holds those of another experiment is refused."""
+    """Train all students that are not trained yet; a folder that holds those of another experiment is refused.
+
+    ``check`` raises if the experiment is not possible with the model that students start from.
+    """
     if (count := len(texts := setup.training_texts(0))) < setup.texts:
         raise BadInput(f"{setup.train.name} has {count} labelled texts; {setup.texts} are needed")
     check_labels(setup.labels, {setup.test.name: setup.test_texts()})
     check_methods(start := setup.new_model(0), texts[0], [setup.method])
+    check(start)
     with locked(setup.folder, "settings.json"):
         _claim(setup, start, settings)
         (folder := setup.folder / "trainings").mkdir(exist_ok=True)

@@ -9,6 +9,7 @@ from salience.papers.sallm import Table
 from salience.papers.sallm_when_table import NOT_RUN, tested
 from salience.papers.students import Setup
 from salience.views.pages import document, settings_table, table
+from salience.views.pages import listed as sentences
 
 COMMON = (
     "Mean ± standard deviation over seeds, in per cent. Differences are in percentage points between students of the "
@@ -100,7 +101,7 @@ def _measure(row: sallm_heads.Row, name: str) -> str:
     return f"{row.measures[name]:.3f}{'*' if difference is not None and difference.clear else ''}"
 
 
-def page(experiment: str, setup: Setup, content: Table, settings: dict[str, Any]) -> str:
+def page(experiment: str, setup: Setup, content: Table, remarks: Sequence[str], settings: dict[str, Any]) -> str:
     """The report of an experiment as a self-contained page."""
     shared = {
         "model": setup.model,
@@ -118,6 +119,7 @@ def page(experiment: str, setup: Setup, content: Table, settings: dict[str, Any]
     return document(
         escape(TITLES[experiment]),
         f"<p>{escape(NOTES[experiment])} {escape(COMMON)}</p>",
+        sentences(remarks),
         table(*content),
         f"<h2>Settings</h2>{settings_table(shared)}",
     )

@@ -17,7 +17,7 @@ from salience.core.types import Model
 from salience.data import Source
 from salience.data.examples import Example, examples
 from salience.data.source import described
-from salience.errors import UnsupportedModel
+from salience.errors import Diverged, UnsupportedModel
 from salience.evaluation.evaluator import unsupported
 
 
@@ -51,6 +51,9 @@ class Procedure(Protocol[Given]):
 SECONDS = "seconds"
 """The field of a result that holds the time of its training."""
 
+DIVERGED = "diverged"
+"""The field of a training without a result that says why: its loss, or that of its teacher, is not a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -60,15 +63,30 @@ class Progress:
     done: int
     of: int
     left: float
+    diverged: str = ""
+    """Why the last training has no result."""
 
 
 Report = Callable[[Progress], None]
 
 
 def results_of(folder: Path, jobs: Sequence[One]) -> dict[One, Facts]:
-    """The results of the trainings that are finished."""
+    """The results of the trainings that are finished, without those that have diverged."""
+    return _with_results(_done(folder, jobs))
+
+
+def diverged(folder: Path, jobs: Sequence[One]) -> dict[One, str]:
+    """Why trainings have no result, though they were run."""
+    return {job: facts[DIVERGED] for job, facts in _done(folder, jobs).items() if DIVERGED in facts}
+
+
+def _done(folder: Path, jobs: Sequence[One]) -> dict[One, Facts]:
     results = stored(folder, map(str, jobs), dict)
     return {job: results[str(job)] for job in jobs if str(job) in results}
+
+
+def _with_results(done: Mapping[One, Facts]) -> dict[One, Facts]:
+    return {job: facts for job, facts in done.items() if DIVERGED not in facts}
 
 
 def seconds_left(
@@ -95,31 +113,37 @@ def run_all(
 ) -> dict[One, Facts]:
     """Run the trainings that are not finished, in their order as far as their needs allow, and return all results.
 
+    A training that diverges has no result and would have none if it were run again; neither have those that need it.
     ``rate`` is the expected time per unit of cost, until the first training has been timed. ``report`` is called
     before the first training and after each. ``kept`` tells whether the model of a finished training is still there;
     one that is gone is trained again if others need it.
     """
-    done = results_of(folder, jobs)
+    done = _done(folder, jobs)
     needed = {one for job in jobs if job not in done for one in job.needs}
-    done = {job: facts for job, facts in done.items() if job not in needed or kept(job)}
+    done = {job: facts for job, facts in done.items() if job not in needed or DIVERGED in facts or kept(job)}
     todo = [job for job in jobs if job not in done]
 
-    def tell(name: str) -> None:
-        left = seconds_left(procedure, done, [job for job in todo if job not in done], rate, workers)
-        report(Progress(name, len(done), len(jobs), left))
+    def tell(name: str, failed: str = "") -> None:
+        left = seconds_left(procedure, _with_results(done), [job for job in todo if job not in done], rate, workers)
+        report(Progress(name, len(done), len(jobs), left, failed))
 
     tell("")
     named, needs = {str(job): job for job in jobs}, {str(job): list(map(str, job.needs)) for job in jobs}
-    timed = {name: partial(_timed, procedure, job) for name, job in named.items()}
+    timed = {name: partial(_timed, procedure, job, folder) for name, job in named.items()}
     for name, facts in run_jobs(timed, folder, workers=workers, needs=needs, done=[*map(str, done)]):
         done[named[name]] = facts
-        tell(name)
-    return {job: done[job] for job in jobs}
+        tell(name, facts.get(DIVERGED, ""))
+    return _with_results({job: done[job] for job in jobs})
 
 
-def _timed(procedure: Procedure[One], job: One) -> Facts:
+def _timed(procedure: Procedure[One], job: One, folder: Path) -> Facts:
     began = monotonic()
-    return {**procedure(job), SECONDS: monotonic() - began}
+    if teachers := diverged(folder, job.needs):
+        return {DIVERGED: f"{next(iter(teachers))}, which it learns from, has diverged", SECONDS: 0.0}
+    try:
+        return {**procedure(job), SECONDS: monotonic() - began}
+    except Diverged as error:
+        return {DIVERGED: str(error), SECONDS: monotonic() - began}
 
 
 # ------------------------------------------------------------------------------------------------------ texts
@@ -157,6 +181,16 @@ def majority(texts: Sequence[Example]) -> float:
 def unlearnt(accuracy: Spread, majority: float) -> int:
     """The number of seeds whose student is no better than the most frequent label: its training has failed."""
     return sum(value <= majority for value in accuracy.values)
+
+
+def failures(unlearnt: Mapping[str, int], seeds: int, lost: Mapping[One, str]) -> list[str]:
+    """In words, which students have not learnt the task, by name with their number of seeds, or have diverged."""
+    named = [f"{name} ({number} of {seeds})" for name, number in unlearnt.items() if number]
+    sentences = [
+        f"Students that are no better than the most frequent label: {', '.join(named)}. Their training failed; "
+        "differences between them say nothing about explanations. Try another learning rate, or more steps."
+    ]
+    return [*(sentences if named else []), *(f"{job} has no result: {why}" for job, why in lost.items())]
 
 
 def marks(right: Sequence[bool]) -> str:

@@ -26,9 +26,10 @@ def verdict(
         return ""
     if seeds < FEWEST_SEEDS:
         return "too few seeds"
-    if not difference.clear:
-        return "no difference"
     sign = -1 if lower else 1
+    if not difference.clear:
+        better = controlled and control is not None and control.clear and sign * control.mean > 0
+        return "better than shuffled only" if better else "no difference"
     if sign * difference.mean < 0:
         return harm
     if not controlled:

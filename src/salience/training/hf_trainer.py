@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Trainer
 
 from salience.core.types import Batch
-from salience.errors import BadInput, BadModel
+from salience.errors import BadInput, Diverged
 from salience.models.huggingface import HuggingFace
 from salience.training.objectives import Objective, Step
 
@@ -75,7 +75,7 @@ class SalienceTrainer(Trainer):
         if model.training:
             self._record(means, weights)
             if not bool(torch.isfinite(loss)):
-                raise BadModel(
+                raise Diverged(
                     f"the loss is not a number at step {done + 1} of {self.state.max_steps}. Checkpoints in "
                     f"{self.args.output_dir} are kept. A lower learning rate or a smaller weight usually helps."
                 )

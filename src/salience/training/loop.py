@@ -23,7 +23,7 @@ from salience.core.shares import count_of
 from salience.core.text import Encoded
 from salience.core.types import Model
 from salience.data.examples import Example, encode_examples
-from salience.errors import BadInput, BadModel
+from salience.errors import BadInput, BadModel, Diverged
 from salience.models.identity import digest
 from salience.models.loading import as_model
 from salience.training.objectives import TASK, UNKNOWN, Objective, Step
@@ -237,7 +237,7 @@ def _update(
         means = {name: total / max(1, counts[name]) for name, total in terms.items()}
         loss = sum((weights[name] * mean for name, mean in means.items()), torch.zeros(()))
         if not bool(torch.isfinite(loss)):
-            raise BadModel(diverged(state, [e.id for e in part], place))
+            raise Diverged(diverged(state, [e.id for e in part], place))
         # backward() would leave partial gradients behind if it ran out of memory.
         gradients = torch.autograd.grad(loss, state.learning, allow_unused=True)
         return gradients, {name: float(mean.detach()) for name, mean in means.items()}
@@ -402,7 +402,7 @@ class State:
         """Step along the gradients, clipped, at the learning rate of this step."""
         norm = nn.utils.clip_grad_norm_(self.learning, self.recipe.clip)
         if not bool(torch.isfinite(norm)):
-            raise BadModel(diverged(self, ids, place, what="gradient"))
+            raise Diverged(diverged(self, ids, place, what="gradient"))
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate_at(self.step, self.total)
         self.optimiser.step()

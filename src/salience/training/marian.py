@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from salience.core.files import complete_folder, fingerprint, locked
 from salience.data.pairs import Pair
-from salience.errors import BadInput, BadModel
+from salience.errors import BadInput, Diverged
 from salience.models.huggingface.encoder_decoder import EncoderDecoder
 from salience.models.huggingface.loading import load
 from salience.models.huggingface.translators import MarianShape, new_translator
@@ -122,7 +122,7 @@ def _update(
         targets = answers.masked_fill(answers == pad, IGNORED)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
         if not bool(torch.isfinite(loss)):
-            raise BadModel(diverged(state, ids, place))
+            raise Diverged(diverged(state, ids, place))
         state.optimiser.zero_grad()
         loss.backward()
         state.descend(ids, place)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from salience.core.text import Encoded
 from salience.core.types import Batch
 from salience.data.pairs import Pair, WordLink, word_of_token
-from salience.errors import BadInput, BadModel, TruncatedText
+from salience.errors import BadInput, Diverged, TruncatedText
 from salience.models.identity import digest
 from salience.models.seq2seq import Answers, Decoded, Seq2Seq
 from salience.training.loop import Epoch, Probe, Recipe, State, TrainingProgress, Update, diverged, one_epoch, order
@@ -143,7 +143,7 @@ def _update(
         loss = sum((weights[name] * value for name, value in losses.items()), torch.zeros(()))
         ids = [pairs[i].id for i in rows]
         if not bool(torch.isfinite(loss)):
-            raise BadModel(diverged(state, ids, place))
+            raise Diverged(diverged(state, ids, place))
         state.optimiser.zero_grad()
         loss.backward()
         state.descend(ids, place)

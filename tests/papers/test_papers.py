@@ -110,9 +110,10 @@ def test_a_gain_counts_only_against_shuffled_explanations():
     assert [judged(clear, clear), judged(clear, none), judged(none, clear), judged(harm, clear)] == [
         "helps",
         "no better than shuffled",
-        "no difference",
+        "better than shuffled only",
         "harms",
     ]
+    assert judged(none, none) == "no difference"
     assert judged(clear, None, "uniform") == "better than none"
     assert judged(clear, clear, "fine_tuned") == "not comparable: trained twice as long"
 

@@ -72,7 +72,7 @@ for _one in (sallm_when, sallm_shortcut, sallm_unlabelled, sallm_heads):
 @paper.command(
     epilog=example_lines(
         "salience paper sallm --model my-encoder --train sst5.jsonl --validation dev.jsonl --test test.jsonl --out out",
-        "salience paper sallm ... --size full --workers 2      (hours; can be resumed)",
+        "salience paper sallm ... --size full                  (hours; can be resumed)",
         "salience paper sallm ... --other imdb=imdb.jsonl",
     )
 )
@@ -93,13 +93,7 @@ for _one in (sallm_when, sallm_shortcut, sallm_unlabelled, sallm_heads):
 @SETTINGS
 @DELIMITER
 @click.option("--rate", type=POSITIVE, default=2e-5, show_default=True, help="Learning rate.")
-@click.option(
-    "--workers",
-    type=WORKERS,
-    default=1,
-    show_default=True,
-    help="Number of models trained in parallel.",
-)
+@click.option("--workers", type=WORKERS, help="Number of models trained in parallel.  [default: one per core]")
 @click.option(
     "--control",
     "controls",
@@ -117,6 +111,7 @@ def sallm(loading: LoadingOptions, **options: Any) -> None:
     Four variants and their controls are trained over several seeds. A gain counts only if it is significant against
     vanilla and against a student of shuffled explanations.
     """
+    from salience.core.processes import cores
     from salience.papers import reports
     from salience.papers.sallm import SIZES, comparison_table, looked, markdown, run
     from salience.training.distillation import Callbacks
@@ -137,7 +132,7 @@ def sallm(loading: LoadingOptions, **options: Any) -> None:
             recipe=Recipe(rate=options["rate"]),
             method=options["method"],
             settings=pairs(options["settings"]),
-            workers=options["workers"],
+            workers=options["workers"] or cores(),
             say=say,
             callbacks=callbacks,
             controls=options["controls"],

@@ -5,19 +5,16 @@ and the share of marked tokens are not published; both are selected here on the 
 """
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from functools import partial
+from itertools import chain, product
 from math import isnan
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from salience.core.files import complete
-from salience.core.processes import pool
+from salience.core.jobs import Facts, run_jobs
 from salience.core.stats import Difference, Spread, corrected, paired_difference
 from salience.data import Source
 from salience.data.examples import Example, examples
@@ -142,7 +139,7 @@ class Experiment:
     options: Mapping[str, Any]
 
     def run(self, training: Training, callbacks: Callbacks = Callbacks()) -> DistillationResult:  # noqa: B008
-        teacher = self._teacher(training)
+        teacher = self.teacher(training)
         return distil(
             self.model,
             self.train,
@@ -163,7 +160,7 @@ class Experiment:
             one.variant, self.method, self.settings, weight=one.weight, share=one.share, rounds=1, recipe=recipe
         )
 
-    def _teacher(self, one: Training) -> Training | None:
+    def teacher(self, one: Training) -> Training | None:
         if one.variant in WITHOUT_TEACHER:
             return None
         return replace(one, variant="sallm") if one.variant == "iterative" else Training("vanilla", one.seed)
@@ -197,9 +194,8 @@ def run(
     recipe = replace(recipe, epochs=size.epochs)
     tests = {"test": test, **(others or {})}
     experiment = Experiment(model, train, validation, tests, folder, recipe, method, settings or {}, options)
-    with _pool(workers) as processes:
-        learnt: tuple[Variant, ...] = (*TAUGHT, *dict.fromkeys(("shuffled", *controls)))
-        grid, results = _run_all(size, learnt, lambda runs: dict(_run(experiment, runs, processes, say, callbacks)))
+    learnt: tuple[Variant, ...] = (*TAUGHT, *dict.fromkeys(("shuffled", *controls)))
+    grid, results = _run_all(size, learnt, partial(_run, experiment, workers, say, callbacks))
     chosen = _best(grid)
     say("comparing the predictions on the test texts")
     correct_by_variant = {name: _correct(variant, examples(test)) for name, variant in results.items()}
@@ -220,18 +216,16 @@ def _run_all(
     learnt: Sequence[Variant],
     run: Callable[[Sequence[Training]], Mapping[Training, DistillationResult]],
 ) -> tuple[list[dict[str, float]], dict[str, list[DistillationResult]]]:
-    """The grid, and the results of every variant by seed; teachers are trained before their students."""
+    """The grid of λ and shares, and the results of every variant by seed with the best of them."""
     seeds = range(size.seeds)
     vanilla = [Training("vanilla", seed) for seed in seeds]
-    results = dict(run(vanilla))
     candidates = [Training("sallm", 0, weight, share) for weight, share in product(size.weights, size.shares)]
-    results |= run(candidates)
+    results = dict(run([*vanilla, *candidates]))
     grid = [{"weight": c.weight, "share": c.share, "validation": _validation(results[c])} for c in candidates]
     variants: dict[Variant, list[Training]] = {
         variant: [Training(variant, seed, **_best(grid)) for seed in seeds] for variant in learnt
     }
-    results |= run([one for variant in learnt if variant != "iterative" for one in variants[variant]])
-    results |= run(variants["iterative"])
+    results |= run([*chain(*variants.values())])
     return grid, {name: [results[one] for one in runs] for name, runs in {"vanilla": vanilla, **variants}.items()}
 
 
@@ -247,32 +241,25 @@ def _best(grid: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _run(
     experiment: Experiment,
-    runs: Sequence[Training],
-    processes: Executor | None,
+    workers: int,
     say: Callable[[str], None],
     callbacks: Callbacks,
-) -> Iterator[tuple[Training, DistillationResult]]:
-    """Each training run with its result, in this process or in a pool."""
-    if processes is None:
-        for one in runs:
-            say(str(one))
-            yield one, experiment.run(one, callbacks)
-        return
-    futures = {processes.submit(experiment.run, one): one for one in runs}
-    for future in as_completed(futures):
-        result = future.result()
-        say(f"{futures[future]}: validation accuracy {_validation(result):.3f}")
-        yield futures[future], result
+    trainings: Sequence[Training],
+) -> dict[Training, DistillationResult]:
+    """The result of each training, those of teachers first; each is stored in the folder of its training."""
+    named = {str(one): one for one in trainings}
+    shown = callbacks if workers == 1 else Callbacks()  # another process cannot show progress here
+    jobs = {name: partial(_trained, experiment, one, shown) for name, one in named.items()}
+    needs = {name: [str(teacher)] for name, one in named.items() if (teacher := experiment.teacher(one)) in trainings}
+    results: dict[Training, DistillationResult] = {}
+    for name, facts in run_jobs(jobs, workers=workers, needs=needs):
+        results[named[name]] = facts["result"]
+        say(f"{name}: validation accuracy {_validation(facts['result']):.3f}")
+    return results
 
 
-@contextmanager
-def _pool(workers: int) -> Generator[Executor | None]:
-    """A pool of processes that share the CPU threads, or None for one worker."""
-    if workers == 1:
-        yield None
-        return
-    with pool(workers, threads=max(1, torch.get_num_threads() // workers)) as processes:
-        yield processes
+def _trained(experiment: Experiment, training: Training, callbacks: Callbacks) -> Facts:
+    return {"result": experiment.run(training, callbacks)}
 
 
 def _correct(results: Sequence[DistillationResult], tests: Sequence[Example]) -> list[list[float]]:

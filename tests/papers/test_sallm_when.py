@@ -449,6 +449,12 @@ def test_the_experiments_with_few_students(folder: Path, tmp_path: Path, capsys:
     out, err = capsys.readouterr()
     words = {"shortcut": "human rationales", "unlabelled": "pseudo-labels", "heads": "important heads"}
     assert words[name] in out
+    findings = {
+        "shortcut": "• More reliance than before: nowhere.",
+        "unlabelled": "• pseudo-labels: too few seeds.",
+        "heads": "• all layers, against shuffled: ",
+    }
+    assert findings[name] in out
     assert "trainings done" in err
     facts = json.loads((tmp_path / "out" / "result.json").read_text())
     rows = {"shortcut": 17, "unlabelled": 8, "heads": 9}
@@ -599,6 +605,34 @@ def test_measures_of_attention_are_compared_with_shuffled_explanations_over_seed
     starred = [cell for row in cells for cell in row if cell.endswith("*")]
     assert len(starred) == 1
     assert starred[0].startswith("0.50")
+
+
+def test_what_teaching_changed_is_said_in_words():
+    clear, none = Difference(0.2, 0.1, 0.3, 0.01, 50), Difference(0.0, -0.1, 0.1, 1.0, 50)
+    spread = Spread((50.0, 51.0))
+    heads = [
+        sallm_heads.Row("none", spread),
+        sallm_heads.Row("last layer", spread, against_shuffled={"accuracy": none, "attention_mass": clear}),
+        sallm_heads.Row("all layers", spread, against_shuffled={"accuracy": clear, "attention_mass": none}),
+        sallm_heads.Row("important heads", spread, against_shuffled={"accuracy": none}),
+        sallm_heads.Row("agreeing heads", None),
+    ]
+    assert sallm_heads.summary(heads) == [
+        "last layer, against shuffled: attention mass +0.200.",
+        "all layers, against shuffled: accuracy +0.2 points.",
+        "important heads, against shuffled: no significant difference.",
+        "agreeing heads, against shuffled: not run.",
+    ]
+    both = sallm_unlabelled.Row(sallm_unlabelled.BOTH, spread, {sallm_unlabelled.PSEUDO: clear}, none)
+    plain = sallm_unlabelled.Row(sallm_unlabelled.PSEUDO, spread, {sallm_unlabelled.TEACHER: clear})
+    assert sallm_unlabelled.summary([plain, both]) == [
+        "Better than the same student without explanations, and than with shuffled ones: nowhere.",
+        "Better than the same student without explanations, but not than with shuffled ones: pseudo-labels and "
+        "explanations.",
+        "Better than with shuffled explanations, but not than the same student without: nowhere.",
+        "Worse than the same student without explanations: nowhere.",
+        "pseudo-labels: better than labelled only.",
+    ]
 
 
 def test_as_many_labels_are_read_at_each_step_with_unlabelled_texts_and_without(

@@ -219,7 +219,8 @@ def _finish(
 
     name = experiment.__name__.rpartition("_")[2]
     lost = setup.diverged(experiment.students(setup))
-    remarks = failures({row.name: row.unlearnt for row in listed}, setup.seeds, lost)
+    remarks = experiment.summary(listed)
+    remarks += failures({row.name: row.unlearnt for row in listed}, setup.seeds, lost)
     settings = {"model": setup.model, "texts": setup.texts, "seeds": setup.seeds, "weight": setup.weight, **own}
     files = {
         "result.json": to_json(

@@ -155,3 +155,16 @@ def _measures(results: Mapping[Student, Facts], name: str) -> dict[str, np.ndarr
 def _answers(results: Mapping[Student, Facts], name: str) -> np.ndarray:
     """The predicted label of every seed and test text."""
     return np.array([results[s]["answers"] for s in sorted(results, key=lambda s: s.seed) if s.name == name])
+
+
+def summary(listed: Sequence[Row]) -> list[str]:
+    """What each choice of heads changes that shuffled explanations, read by the same heads, do not; in words."""
+    return [f"{row.name}, against shuffled: {_changes(row)}." for row in listed if row.name in CONTROLS]
+
+
+def _changes(row: Row) -> str:
+    if not row.against_shuffled:
+        return "not run"
+    clear = {name.replace("_", " "): d.mean for name, d in row.against_shuffled.items() if d.clear}
+    shown = (f"{name} {f'{x:+.1f} points' if name == 'accuracy' else f'{x:+.3f}'}" for name, x in clear.items())
+    return ", ".join(shown) or "no significant difference"

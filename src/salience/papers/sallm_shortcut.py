@@ -5,7 +5,7 @@ texts contain the word of the other label: the share of decisions that follow it
 would be wrong without the word as well, so the share of decisions that it changes stands beside it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from salience.data.examples import Example
 from salience.data.shortcuts import Shortcut, spurious
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, majority, marks, unlearnt
-from salience.papers.verdict import verdict
+from salience.papers.verdict import NO_BETTER, ONLY_SHUFFLED, by_verdict, verdict
 from salience.training.guides import by_rationales, shuffled_guides
 from salience.training.monitors import correct
 from salience.training.objectives import (
@@ -203,3 +203,14 @@ def rows(setup: Setup, results: Mapping[Student, Facts], shortcut: Shortcut = Sh
 
     taught = [row(source, penalty) for penalty in PENALTIES for source in SOURCES]
     return [row(CLEAN, ""), row(SPOILT, ""), *taught]
+
+
+def summary(listed: Sequence[Row]) -> list[str]:
+    """Where teaching lowers the reliance, in words."""
+    words = {
+        "less reliance": "Less reliance than before, and than with shuffled explanations",
+        NO_BETTER: "Less reliance than before, but not than with shuffled explanations",
+        ONLY_SHUFFLED: "Less reliance than with shuffled explanations, but not than before",
+        "more reliance": "More reliance than before",
+    }
+    return by_verdict([(row.name, row.verdict) for row in listed if row.source in CONTROLS], words)

@@ -6,7 +6,7 @@ tells whether the unlabelled ones matter. All students are trained for the same 
 Where only the labelled texts have a label, they are repeated, so that as many labels are read at each step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from salience.data.examples import Example
 from salience.errors import BadInput
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, majority, marks, unlearnt
-from salience.papers.verdict import verdict
+from salience.papers.verdict import NO_BETTER, ONLY_SHUFFLED, by_verdict, verdict
 from salience.training.guides import shuffled_guides
 from salience.training.monitors import correct, predicted
 from salience.training.objectives import Objective, attention_to_explanation, regularised
@@ -161,3 +161,15 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
         return Row(name, accuracy, against, control, unlearnt(accuracy, most))
 
     return [row(name) for name in NAMES]
+
+
+def summary(listed: Sequence[Row]) -> list[str]:
+    """Where explanations and predictions of the teacher help, in words."""
+    words = {
+        "helps": "Better than the same student without explanations, and than with shuffled ones",
+        NO_BETTER: "Better than the same student without explanations, but not than with shuffled ones",
+        ONLY_SHUFFLED: "Better than with shuffled explanations, but not than the same student without",
+        "harms": "Worse than the same student without explanations",
+    }
+    explained = by_verdict([(row.name, row.verdict) for row in listed if row.name in CONTROLS], words)
+    return [*explained, *(f"{PSEUDO}: {row.verdict}." for row in listed if row.name == PSEUDO)]

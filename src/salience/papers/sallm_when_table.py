@@ -24,7 +24,7 @@ from salience.evaluation.advice import plural
 from salience.papers.sallm import Table
 from salience.papers.sallm_when import ALL, NONE, TEST, Experiment, Teaching, Training
 from salience.papers.trainings import Facts, failures, majority, unlearnt
-from salience.papers.verdict import verdict
+from salience.papers.verdict import NO_BETTER, ONLY_SHUFFLED, by_verdict, verdict
 
 NOT_RUN = "not run"
 
@@ -223,6 +223,14 @@ def _number(x: float) -> str:
     return f"{round(x):+,}" if isfinite(x) else "+∞" if x > 0 else "−∞"
 
 
+VERDICTS = {
+    "helps": "Helps, also against shuffled explanations",
+    NO_BETTER: "Better than no teaching, but no better than shuffled explanations",
+    ONLY_SHUFFLED: "Better than shuffled explanations, but no better than no teaching",
+    "harms": "Harms",
+}
+
+
 def summary(listed: Sequence[Cell], diverged: Mapping[Training, str] = MappingProxyType({})) -> list[str]:
     """The findings in words: how many comparisons were made, and where teaching helps or harms.
 
@@ -232,14 +240,8 @@ def summary(listed: Sequence[Cell], diverged: Mapping[Training, str] = MappingPr
     missing = sum(c.accuracy is None for c in listed)
     tests = sum(d is not None for c in listed for d in (c.against_none, c.against_control))
     sentences = [f"{len(listed) - missing} of {len(listed)} cells were run; {tests} comparisons, corrected by Holm."]
-    for judged, words in (
-        ("helps", "Helps, also against shuffled explanations"),
-        ("no better than shuffled", "Better than no teaching, but no better than shuffled explanations"),
-        ("better than shuffled only", "Better than shuffled explanations, but no better than no teaching"),
-        ("harms", "Harms"),
-    ):
-        where = [f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}" for c in taught if c.verdict == judged]
-        sentences.append(f"{words}: {'; '.join(where) or 'nowhere'}.")
+    where = [(f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}", c.verdict) for c in taught]
+    sentences += by_verdict(where, VERDICTS)
     seeds = next((len(c.accuracy.values) for c in listed if c.accuracy is not None), 0)
     failed = {f"{c.teaching} with {c.texts:,} texts of {c.data}": c.unlearnt for c in listed if c.test == TEST}
     return [*sentences, *failures(failed, seeds, diverged)]

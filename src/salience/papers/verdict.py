@@ -1,9 +1,14 @@
 """What teaching with explanations did: a gain counts only if it is one against the control as well."""
 
+from collections.abc import Iterable, Mapping
+
 from salience.core.stats import Difference
 
 FEWEST_SEEDS = 2
 """The fewest seeds for a verdict. The interval of one seed says nothing about other seeds."""
+
+
+ONLY_SHUFFLED, NO_BETTER = "better than shuffled only", "no better than shuffled"
 
 
 def verdict(
@@ -29,11 +34,23 @@ def verdict(
     sign = -1 if lower else 1
     if not difference.clear:
         better = controlled and control is not None and control.clear and sign * control.mean > 0
-        return "better than shuffled only" if better else "no difference"
+        return ONLY_SHUFFLED if better else "no difference"
     if sign * difference.mean < 0:
         return harm
     if not controlled:
         return gain
     if control is None:
         return f"{gain}; control not run"
-    return helps if control.clear and sign * control.mean > 0 else "no better than shuffled"
+    return helps if control.clear and sign * control.mean > 0 else NO_BETTER
+
+
+def by_verdict(judged: Iterable[tuple[str, str]], words: Mapping[str, str]) -> list[str]:
+    """A sentence for each verdict, with the names that it holds for; ``judged`` are names with their verdicts.
+
+    >>> by_verdict([("lrp", "helps"), ("lime", "harms")], {"helps": "Helps", "no difference": "Does nothing"})
+    ['Helps: lrp.', 'Does nothing: nowhere.']
+    """
+    pairs = list(judged)
+    return [
+        f"{text}: {'; '.join(name for name, own in pairs if own == one) or 'nowhere'}." for one, text in words.items()
+    ]

@@ -234,6 +234,16 @@ def test_trainings_that_diverged_are_named(folder: Path, tmp_path: Path):
     assert summary(listed, experiment.diverged())[-1] == f"{lost} has no result: the loss is not a number"
 
 
+def test_later_seeds_confirm_what_earlier_ones_found(folder: Path):
+    shares = {(100, "none"): 0.5, (100, "lrp"): 0.9, (100, "shuffled"): 0.5}
+    experiment, results = handmade(folder, shares, seeds=8)
+    later = replace(experiment, plan=replace(experiment.plan, seeds=5, first_seed=3))
+    cell = next(c for c in cells(later, results) if c.size == 100 and str(c.teaching) == "lrp")
+    own = [results[Training("d", 100, Teaching("lrp"), seed)]["correct"]["test"] for seed in range(3, 8)]
+    assert cell.accuracy == Spread(tuple(100 * marks.count("1") / len(marks) for marks in own))
+    assert cell.verdict == "helps"
+
+
 def test_the_estimate_counts_explanations(folder: Path, tmp_path: Path):
     experiment, _ = handmade(folder, {})
     experiment = replace(experiment, lengths={"d": 10.0, "d/test": 10.0}, passes={"lrp": 7.0})

@@ -16,6 +16,7 @@ from salience.cli.options import (
     DELIMITER,
     EPOCHS,
     POSITIVE,
+    SEED,
     SHARE,
     WORKERS,
     LoadingOptions,
@@ -88,6 +89,13 @@ TEACHINGS = ("none", "human", "shuffled", *METHODS)
     "controls are always included.  [default: input_x_gradient, and human where there are rationales]",
 )
 @click.option("--seeds", type=EPOCHS, default=5, show_default=True, help="Number of seeds.")
+@click.option(
+    "--first-seed",
+    type=SEED,
+    default=0,
+    show_default=True,
+    help="First of the seeds. Choose one behind those of an earlier run to confirm what it found.",
+)
 @click.option("--weight", type=POSITIVE, default=1.0, show_default=True, metavar="λ", help="Weight of the penalty.")
 @click.option("--share", type=SHARE, default=0.2, show_default=True, help="Share of tokens marked by methods.")
 @click.option("--epochs", type=EPOCHS, default=2, show_default=True, help="Fewest epochs of a training.")
@@ -247,5 +255,5 @@ def _plan(options: dict[str, Any], sizes: tuple[int | None, ...], *, rationales:
     if "human" in names and not rationales:
         raise BadInput("human rationales need a column of them; name it, as in --rationale hatexplain=rationale_spans")
     recipe = Recipe(epochs=options["epochs"], batch=options["batch"], rate=options["rate"])
-    named = {name: options[name] for name in ("seeds", "weight", "share", "steps", "limit", "tested")}
+    named = {name: options[name] for name in ("seeds", "first_seed", "weight", "share", "steps", "limit", "tested")}
     return Plan(sizes, tuple(map(Teaching, names)), recipe=recipe, **named)

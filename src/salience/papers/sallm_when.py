@@ -157,6 +157,8 @@ class Plan:
         map(Teaching, (NONE, "input_x_gradient", HUMAN, SHUFFLED, "shuffled:human"))
     )
     seeds: int = 5
+    first_seed: int = 0
+    """The first of the seeds. Seeds behind those of an earlier run confirm what it found."""
     weight: float = 1.0
     share: float = 0.2
     recipe: Recipe = field(default_factory=lambda: Recipe(epochs=2, batch=16, rate=2e-4))
@@ -171,6 +173,8 @@ class Plan:
         for name in ("seeds", "steps"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name}={getattr(self, name)} must be at least 1")
+        if self.first_seed < 0:
+            raise BadInput(f"first_seed={self.first_seed} must be 0 or more")
         if any(size is not None and size < 2 for size in self.sizes) or not self.sizes:
             raise BadInput("a training size must be at least 2 texts")
         if self.limit is not None and self.limit < 2:
@@ -181,6 +185,11 @@ class Plan:
         """The plan with the teacher and the controls that its ways of teaching need."""
         controls = [t.control for t in self.teachings if t.control is not None]
         return replace(self, teachings=tuple(dict.fromkeys((Teaching(NONE), *self.teachings, *controls))))
+
+    @property
+    def numbers(self) -> range:
+        """The seeds."""
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     def recipe_for(self, texts: int, seed: int) -> Recipe:
         per_epoch = -(-texts // self.recipe.batch)
@@ -215,7 +224,7 @@ class Experiment:
             if size in self.sizes(data)
             for teaching in plan.teachings
             if data.rationales or not teaching.human
-            for seed in range(plan.seeds)
+            for seed in plan.numbers
         ]
 
     def sizes(self, data: DataSet) -> list[int | None]:

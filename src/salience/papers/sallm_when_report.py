@@ -30,7 +30,7 @@ def page(experiment: Experiment, listed: Sequence[Cell], *, pretrained: bool = T
     plan = experiment.plan
     settings = {
         "model": experiment.model if pretrained else f"{experiment.model} (unpretrained)",
-        "seeds": plan.seeds,
+        "seeds": f"{plan.seeds}, from {plan.first_seed}" if plan.first_seed else plan.seeds,
         "λ": f"{plan.weight:g}",
         "share of marked tokens": f"{plan.share:g}",
         "steps": f"at least {plan.steps}",

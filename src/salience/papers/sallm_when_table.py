@@ -74,7 +74,7 @@ class Cell:
 def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cell]:
     """All cells of the grid, with their comparisons; p-values are corrected by Holm over all of them."""
     correct = _correct(experiment, results)
-    failed = Counter(replace(job, seed=0) for job in experiment.diverged())
+    failed = Counter(replace(job, seed=experiment.plan.first_seed) for job in experiment.diverged())
     keys = _keys(experiment)
     listed = [replace(_cell(experiment, results, correct, *key), diverged=failed[key[0]]) for key in keys]
     columns = corrected([cell.against_none for cell in listed], [cell.against_control for cell in listed])
@@ -86,7 +86,7 @@ def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cel
 
 def _keys(experiment: Experiment) -> list[tuple[Training, str]]:
     """The first seed of each cell, with each test set."""
-    jobs = [job for job in experiment.jobs() if job.seed == 0]
+    jobs = [job for job in experiment.jobs() if job.seed == experiment.plan.first_seed]
     return [
         (job, test) for name, data in experiment.data.items() for test in data.tests for job in jobs if job.data == name
     ]
@@ -102,7 +102,7 @@ def _correct(experiment: Experiment, results: Mapping[Training, Facts]) -> Corre
     """What the students of every cell that was run with all seeds classify correctly."""
     tables: dict[tuple[Training, str], Any] = {}
     for job, test in _keys(experiment):
-        seeds = [replace(job, seed=seed) for seed in range(experiment.plan.seeds)]
+        seeds = [replace(job, seed=seed) for seed in experiment.plan.numbers]
         if all(one in results for one in seeds):
             tables[job, test] = np.array([[100.0 * int(c) for c in results[one]["correct"][test]] for one in seeds])
     return tables
@@ -250,7 +250,9 @@ def summary(listed: Sequence[Cell], diverged: Mapping[Training, str] = MappingPr
 def to_facts(experiment: Experiment, listed: Sequence[Cell]) -> dict[str, Any]:
     """Everything of the report as plain values."""
     plan = experiment.plan
-    settings = {name: getattr(plan, name) for name in ("seeds", "weight", "share", "steps", "limit", "tested")}
+    settings = {
+        name: getattr(plan, name) for name in ("seeds", "first_seed", "weight", "share", "steps", "limit", "tested")
+    }
     rows = [
         {**asdict(cell), "teaching": str(cell.teaching), "verdict": cell.verdict, "saved": _finite(cell.saved)}
         for cell in listed

@@ -22,6 +22,7 @@ from salience.papers.sallm_shortcut import HUMAN, SHUFFLED_HUMAN, ShortcutProced
 from salience.papers.sallm_shortcut import rows as shortcut_rows
 from salience.papers.sallm_shortcut import students as shortcut_students
 from salience.papers.sallm_when import DataSet, Experiment, Plan, Teaching, Training
+from salience.papers.sallm_when_report import _by_test, _charts, gains, gains_picture
 from salience.papers.sallm_when_table import accuracy_table, cells, summary, texts_needed
 from salience.papers.students import Setup, Student
 from salience.papers.students_report import heads_table
@@ -232,6 +233,20 @@ def test_trainings_that_diverged_are_named(folder: Path, tmp_path: Path):
     cell = next(c for c in listed if c.size == 100 and str(c.teaching) == "lrp")
     assert (cell.accuracy, cell.verdict) == (None, "diverged with 1 seed")
     assert summary(listed, experiment.diverged())[-1] == f"{lost} has no result: the loss is not a number"
+
+
+def test_the_charts_show_each_way_of_teaching_beside_its_control(folder: Path):
+    sizes = {(size, name): 0.5 for size in (100, 400) for name in ("none", "lrp", "shuffled")}
+    listed = cells(*handmade(folder, sizes))
+    (own,) = _by_test(listed).values()
+    (chart,) = _charts(own).values()
+    dashes = [layer["mark"].get("strokeDash") for layer in chart.to_dict()["layer"] if layer["mark"]["type"] == "line"]
+    assert dashes == [None, None, [5, 4]], "no teaching, the way of teaching, and its control"
+    page = gains(listed)
+    assert page.count('<p class="name">lrp</p>') == 1
+    assert "<td>+0.0</td>" in page or "<td>-0.0</td>" in page
+    one = [c for c in listed if c.size == 100]
+    assert gains_picture(one).startswith(b"<svg"), "one size has intervals as well"
 
 
 def test_later_seeds_confirm_what_earlier_ones_found(folder: Path):

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from html import escape
+from math import isfinite
 from typing import Any
 
 from salience.core.stats import Difference
 from salience.papers.sallm import markdown
-from salience.papers.sallm_when import Experiment
+from salience.papers.sallm_when import Experiment, Teaching
 from salience.papers.sallm_when_table import Cell, accuracy_table, summary
 from salience.views import plots
-from salience.views.pages import chart, document, settings_table, table
+from salience.views.pages import document, panels, settings_table, table
 from salience.views.pages import listed as sentences
 from salience.views.plots import Axis, Line
-from salience.views.schemes import SOFT
+from salience.views.schemes import BLUE, ORANGE, SOFT
 
 NOTES = (
     "Accuracy in per cent, mean ± standard deviation over seeds; a seed draws the training texts and the initial "
@@ -70,26 +71,37 @@ def tables(listed: Sequence[Cell]) -> str:
     return f"{markdown(accuracy_table(listed))}\n"
 
 
+LEGEND = "Points gained over no teaching. Solid: by these explanations. Dashed: by their control, shuffled ones."
+
+
 def gains(listed: Sequence[Cell]) -> str:
-    """The gain over no teaching against the number of texts, controls dashed, one chart per test set."""
+    """The gain over no teaching against the number of texts, beside that of the control, for each way of teaching."""
     head = ("teaching", "texts", "points against no teaching", "95 % interval")
-    return "".join(
-        f"<h2>{escape(panel)}</h2>{chart(plots.svg(_chart(own)), panel, (head, _rows(own)))}"
-        for panel, own in _by_panel(listed).items()
-    )
+
+    def figure(test: str, own: Sequence[Gain]) -> str:
+        charts = {name: plots.svg(one) for name, one in _charts(own).items()}
+        return f"<h2>{escape(test)}</h2>{panels(charts, test, (head, _rows(own)))}"
+
+    return f"<p>{LEGEND}</p>" + "".join(figure(test, own) for test, own in _by_test(listed).items())
 
 
 def gains_picture(listed: Sequence[Cell]) -> bytes:
-    """The same charts below each other, as one SVG."""
+    """The same charts as one SVG: a column for each way of teaching, a row for each test set."""
     import altair as alt
 
-    return plots.svg(alt.vconcat(*(_chart(own).properties(title=panel) for panel, own in _by_panel(listed).items())))
+    charts = [
+        one.properties(title=f"{name}: {test}")
+        for test, own in _by_test(listed).items()
+        for name, one in _charts(own).items()
+    ]
+    wide = max(len(_charts(own)) for own in _by_test(listed).values())
+    return plots.svg(alt.concat(*charts, columns=wide, title=alt.Title(LEGEND, anchor="start", fontWeight="normal")))
 
 
 Gain = tuple[Cell, Difference]
 
 
-def _by_panel(listed: Sequence[Cell]) -> dict[str, list[Gain]]:
+def _by_test(listed: Sequence[Cell]) -> dict[str, list[Gain]]:
     """The cells with a gain, by their test set, each with the fewest texts first."""
     shown = [(c, c.against_none) for c in sorted(listed, key=lambda c: c.texts) if c.against_none is not None]
     names = dict.fromkeys(f"{c.data}, tested on {c.test}" for c in listed)
@@ -101,24 +113,31 @@ def _rows(own: Sequence[Gain]) -> list[list[str]]:
     return [[str(c.teaching), c.size_name, f"{d.mean:+.1f}", f"{d.low:+.1f} to {d.high:+.1f}"] for c, d in own]
 
 
-def _chart(own: Sequence[Gain]) -> Any:
+BESIDE = 1.03
+"""By how much the points of controls are moved to the right, so that two intervals at one size can be told apart."""
+
+
+def _charts(own: Sequence[Gain]) -> dict[str, Any]:
+    """A chart for each way of teaching, with its control; all of them have the same axes."""
     sizes = sorted({c.texts for c, _ in own})
-    by_name: dict[str, list[Gain]] = {}
-    for c, d in own:
-        by_name.setdefault(str(c.teaching), []).append((c, d))
-    hues = plots.coloured(list(by_name))
-    series = [
-        Line(
-            name,
-            [c.texts for c, _ in of],
-            [d.mean for _, d in of],
-            hues[name],
-            of[0][0].teaching.shuffles,
-            [d.low for _, d in of],
-            [d.high for _, d in of],
-        )
-        for name, of in by_name.items()
-    ]
+    bounds = [v for _, d in own for v in (d.low, d.high, d.mean, 0.0) if isfinite(v)]
+    room = 0.05 * (max(bounds) - min(bounds))
     x = Axis("training texts", ",d", (sizes[0] / 1.2, sizes[-1] * 1.2), "log", sizes)
-    none = Line("none", sizes, [0.0] * len(sizes), SOFT)
-    return plots.lines([*series, none], x, Axis("points against no teaching"))
+    y = Axis("points", "+.0f", (min(bounds) - room, max(bounds) + room))
+    none = Line("none", [sizes[0] / 1.2, sizes[-1] * 1.2], [0.0, 0.0], SOFT)
+
+    def line(teaching: Teaching, colour: str) -> list[Line]:
+        of = [(c.texts * (BESIDE if teaching.shuffles else 1), d) for c, d in own if c.teaching == teaching]
+        texts, found = [n for n, _ in of], [d for _, d in of]
+        means, low, high = ([getattr(d, what) for d in found] for what in ("mean", "low", "high"))
+        return [Line(str(teaching), texts, means, colour, teaching.shuffles, low, high)] if of else []
+
+    taught = dict.fromkeys(c.teaching for c, _ in own if not c.teaching.shuffles) or dict.fromkeys(
+        c.teaching for c, _ in own
+    )
+    return {
+        str(one): plots.bare(
+            [none, *line(one, BLUE), *([] if one.control is None else line(one.control, ORANGE))], x, y
+        )
+        for one in taught
+    }

@@ -160,7 +160,10 @@ def _band(line: Line, x: Any, y: Any) -> Any:
 
     bounds = zip(line.x, line.low, line.high, strict=True)
     points = [{"x": a, "y": low, "y2": high} for a, low, high in bounds if isfinite(low) and isfinite(high)]
-    return alt.Chart(alt.Data(values=points)).mark_area(color=line.colour, opacity=0.15).encode(x=x, y=y, y2="y2:Q")
+    chart: Any = alt.Chart(alt.Data(values=points))
+    if len(points) == 1:  # an area needs two
+        return chart.mark_rule(color=line.colour, opacity=0.6, strokeWidth=2).encode(x=x, y=y, y2="y2:Q")
+    return chart.mark_area(color=line.colour, opacity=0.15).encode(x=x, y=y, y2="y2:Q")
 
 
 def _names(series: Sequence[Line], ends: tuple[float, float], width: float, height: float, y: Any) -> list[Any]:

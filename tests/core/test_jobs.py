@@ -44,6 +44,26 @@ def test_jobs_of_this_process_run_on_one_thread_as_those_of_others_do():
 
 
 @pytest.mark.slow
+def test_a_failing_job_does_not_wait_for_those_beside_it(tmp_path: Path):
+    marker = str(tmp_path / "began")
+    texts = {
+        "long": f"open({marker!r}, 'w') and __import__('time').sleep(300)",
+        "fails": f"[None for _ in iter(lambda: __import__('os').path.exists({marker!r}), True)][10**9]",
+    }
+    code = f"""
+from functools import partial
+from salience.core.jobs import run_jobs
+if __name__ == "__main__":
+    for _ in run_jobs({{name: partial(eval, text) for name, text in {texts!r}.items()}}, workers=2):
+        pass
+"""
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, timeout=120, text=True)
+    assert Path(marker).exists()
+    assert "IndexError" in done.stderr
+
+
+@pytest.mark.slow
 def test_workers_of_a_killed_process_end_and_what_they_finished_is_kept(tmp_path: Path):
     code = f"""
 from functools import partial

@@ -221,11 +221,11 @@ def _finish(
     lost = setup.diverged(experiment.students(setup))
     remarks = experiment.summary(listed)
     remarks += failures({row.name: row.unlearnt for row in listed}, setup.seeds, lost)
-    settings = {"model": setup.model, "texts": setup.texts, "seeds": setup.seeds, "weight": setup.weight, **own}
+    named = ("model", "texts", "tested", "seeds", "method", "share", "weight")
+    settings = {**{one: getattr(setup, one) for one in named}, **own, "recipe": asdict(setup.recipe)}
+    facts = [{**asdict(row), "verdict": row.verdict} for row in listed]
     files = {
-        "result.json": to_json(
-            {**settings, "recipe": asdict(setup.recipe), "rows": list(map(asdict, listed))}, indent=1
-        ),
+        "result.json": to_json({**settings, "rows": facts}, indent=1),
         "tables.md": f"{markdown(content)}\n",
         "report.html": page(name, setup, content, remarks, own),
     }

@@ -235,7 +235,7 @@ def _train_students(options: dict[str, Any], loading: LoadingOptions) -> None:
             courses = {f"weight-{w:g}": dataclasses.replace(course, weight=w) for w in options["weights"]}
             results = sweep(options["model"], data, place, courses, callbacks=callbacks, **shared)
     written = _write_reports(results, place)
-    if len(results) > 1 and course.variant not in CONTROLS:
+    if len(results) > 1 and course.variant not in (*CONTROLS, "vanilla"):
         click.echo(NO_CONTROL, err=True)
     if options["as_json"]:
         for name, result in results.items():

@@ -2,6 +2,7 @@
 
 import json
 import re
+from math import isfinite
 from typing import Any
 from unicodedata import category
 
@@ -40,11 +41,29 @@ def is_noncharacter(c: str) -> bool:
     return 0xFDD0 <= ord(c) <= 0xFDEF or ord(c) & 0xFFFE == 0xFFFE
 
 
+def finite(value: Any) -> Any:
+    """A JSON value with null for the numbers that JSON does not have.
+
+    >>> finite({"a": [1.5, float("nan")]})
+    {'a': [1.5, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """Serialise as JSON in which every character is safe to print; what is read back is unchanged.
+
+    Numbers that JSON does not have, NaN and ±∞, become null.
 
     >>> to_json("caf\\u00e9 \\x9b1m")
     '"café \\\\u009b1m"'
     """
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    except ValueError:
+        text = json.dumps(finite(value), ensure_ascii=False, indent=indent)
     return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

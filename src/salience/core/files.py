@@ -92,8 +92,15 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def claim(file: Path, facts: Mapping[str, Any], what: str = "a different audit") -> None:
     """Write down what a folder is about; refuse a folder that holds the results of something else."""
-    if not file.exists():
+    if file.exists():
+        compare(file, facts, what)
+    else:
         write_json(file, facts)
+
+
+def compare(file: Path, facts: Mapping[str, Any], what: str) -> None:
+    """Refuse a folder that holds the results of something else, by what :func:`claim` wrote down, if it did."""
+    if not file.exists():
         return
     try:
         before = read_object(file)

@@ -116,20 +116,21 @@ def _apart(
     """Run the jobs in processes of one thread each, as many at a time as there are workers."""
     rest, ready = list(jobs), set(done)
     running: dict[Future[Facts], str] = {}
-    with pool(workers, threads=1) as processes:
+    with _unbroken(), pool(workers, threads=1) as processes:
         while rest or running:
             while len(running) < workers and (name := _next(rest, needs, ready)) is not None:
                 rest.remove(name)
                 running[processes.submit(run, name, jobs[name])] = name
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 name = running.pop(future)
-                yield name, _result(future)
+                yield name, future.result()
                 ready.add(name)
 
 
-def _result(future: Future[Facts]) -> Facts:
+@contextmanager
+def _unbroken() -> Generator[None]:
     try:
-        return future.result()
+        yield
     except BrokenProcessPool:
         raise SalienceError(
             "a worker process ended unexpectedly. The usual cause is lack of memory: use fewer workers. Finished "

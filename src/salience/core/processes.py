@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from threading import Thread
+from typing import Any
 
 import torch
 
@@ -34,8 +35,16 @@ def pool(workers: int, threads: int) -> Generator[ProcessPoolExecutor]:
         try:
             yield processes
         except BaseException:
+            # Python waits for running work when it exits, which may take an hour. Nothing reads its results any more.
+            for process in _running(processes):
+                process.terminate()
             processes.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _running(processes: ProcessPoolExecutor) -> list[Any]:
+    """The processes of a pool; from Python 3.14 on, ``terminate_workers`` does without them."""
+    return list((getattr(processes, "_processes", None) or {}).values())
 
 
 def _initialise(threads: int) -> None:

@@ -198,7 +198,7 @@ def run(
     grid, results = _run_all(size, learnt, partial(_run, experiment, workers, say, callbacks))
     chosen = _best(grid)
     say("comparing the predictions on the test texts")
-    correct_by_variant = {name: _correct(variant, examples(test)) for name, variant in results.items()}
+    correct_by_variant = {name: _correct(variant, examples(test), options) for name, variant in results.items()}
     # The teachers of sallm, measured before its training, are the vanilla models.
     measures = {name: _spreads([r.epochs[-1].measures for r in variant]) for name, variant in results.items()}
     measures["vanilla"] |= _spreads([r.before for r in results["sallm"]])
@@ -262,9 +262,12 @@ def _trained(experiment: Experiment, training: Training, callbacks: Callbacks) -
     return {"result": experiment.run(training, callbacks)}
 
 
-def _correct(results: Sequence[DistillationResult], tests: Sequence[Example]) -> list[list[float]]:
-    """For every seed and test text, 100 if the student is correct and 0 otherwise."""
-    return [[100.0 * answer for answer in correct(load(result.student), tests)] for result in results]
+def _correct(
+    results: Sequence[DistillationResult], tests: Sequence[Example], options: Mapping[str, Any]
+) -> list[list[float]]:
+    """For every seed and labelled test text, 100 if the student is correct and 0 otherwise."""
+    labelled = [e for e in tests if e.label is not None]
+    return [[100.0 * answer for answer in correct(load(result.student, **options), labelled)] for result in results]
 
 
 def _spreads(measures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:

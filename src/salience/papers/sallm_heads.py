@@ -18,6 +18,7 @@ from salience.data.examples import Example, sampled
 from salience.errors import UnsupportedModel
 from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
 from salience.papers.trainings import Facts, Report, majority, marks, unlearnt
+from salience.papers.verdict import FEWEST_SEEDS
 from salience.training.distillation import AGREEING
 from salience.training.guides import shuffled_guides
 from salience.training.loop import labels_of
@@ -47,6 +48,17 @@ class Row:
     """The differences in ``accuracy`` and in each measure from the same heads with shuffled explanations."""
     unlearnt: int = 0
     """The number of seeds whose student is no better than the most frequent label."""
+
+    @property
+    def verdict(self) -> str:
+        """What these heads change that shuffled explanations, read by the same heads, do not."""
+        if self.accuracy is None or not self.against_shuffled:
+            return "not run"
+        if len(self.accuracy.values) < FEWEST_SEEDS:
+            return "too few seeds"
+        clear = {name.replace("_", " "): d.mean for name, d in self.against_shuffled.items() if d.clear}
+        shown = (f"{name} {f'{x:+.1f} points' if name == 'accuracy' else f'{x:+.3f}'}" for name, x in clear.items())
+        return ", ".join(shown) or "no significant difference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +171,4 @@ def _answers(results: Mapping[Student, Facts], name: str) -> np.ndarray:
 
 def summary(listed: Sequence[Row]) -> list[str]:
     """What each choice of heads changes that shuffled explanations, read by the same heads, do not; in words."""
-    return [f"{row.name}, against shuffled: {_changes(row)}." for row in listed if row.name in CONTROLS]
-
-
-def _changes(row: Row) -> str:
-    if not row.against_shuffled:
-        return "not run"
-    clear = {name.replace("_", " "): d.mean for name, d in row.against_shuffled.items() if d.clear}
-    shown = (f"{name} {f'{x:+.1f} points' if name == 'accuracy' else f'{x:+.3f}'}" for name, x in clear.items())
-    return ", ".join(shown) or "no significant difference"
+    return [f"{row.name}, against shuffled: {row.verdict}." for row in listed if row.name in CONTROLS]

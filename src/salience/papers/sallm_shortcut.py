@@ -77,7 +77,7 @@ class Row:
             self.against_shuffled,
             seeds=len(self.follows.values),
             controlled=self.source in CONTROLS,
-            gain="less reliance",
+            gain="less than before",
             harm="more reliance",
             helps="less reliance",
             lower=True,

@@ -2,20 +2,21 @@
 
 The teacher learns the labelled texts. Students also see the unlabelled ones: with the teacher's predictions as labels,
 with its explanations as a penalty on attention, or with both. A student with explanations of the labelled texts alone
-tells whether the unlabelled ones matter. All students are trained for the same number of steps.
-Where only the labelled texts have a label, they are repeated, so that as many labels are read at each step.
+tells whether the unlabelled ones matter. All students are trained for the same number of steps, and read as many labels
+at each: where only the labelled texts have a label, they are read more often.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 from salience.core.stats import Difference, Spread
 from salience.core.types import Model
 from salience.data.examples import Example
 from salience.errors import BadInput
-from salience.papers.students import Setup, Student, compared, run_students, spread, table_of
-from salience.papers.trainings import Facts, Report, majority, marks, unlearnt
+from salience.papers.students import Batches, Setup, Student, compared, run_students, spread, table_of
+from salience.papers.trainings import Facts, Report, majority, marks, mostly, unlearnt
 from salience.papers.verdict import NO_BETTER, ONLY_SHUFFLED, by_verdict, verdict
 from salience.training.guides import shuffled_guides
 from salience.training.monitors import correct, predicted
@@ -56,6 +57,8 @@ class Row:
     against_shuffled: Difference | None = None
     unlearnt: int = 0
     """The number of seeds whose student is no better than the most frequent label."""
+    learnt: bool = True
+    """Whether most of the students that it is compared with have learnt the task."""
 
     @property
     def verdict(self) -> str:
@@ -68,6 +71,7 @@ class Row:
             seeds=len(self.accuracy.values),
             controlled=self.name in CONTROLS,
             gain=f"better than {first}",
+            learnt=self.learnt,
         )
 
 
@@ -79,7 +83,7 @@ class UnlabelledProcedure:
     unlabelled: int
 
     def cost(self, student: Student) -> float:
-        """Explanations alone come on top of repeated labelled texts."""
+        """The explained texts without labels come on top of the labelled ones."""
         return 2.0 if student.name in (EXPLAINED, CONTROLS[EXPLAINED]) else 1.0
 
     def __call__(self, student: Student) -> Facts:
@@ -92,30 +96,40 @@ class UnlabelledProcedure:
         setup, count = self.setup, self.setup.texts
         texts = setup.training_texts(student.seed)[: count + self.unlabelled]
         if student.name == TEACHER:
-            model = setup.fitted(student, _repeated(texts[:count], len(texts)), Objective())
+            model = setup.fitted(student, texts[:count], Objective(), self._batches(student, count))
             setup.save(student, model)
             return model
         teacher = setup.teacher(TEACHER, student.seed)
         texts[count:] = _answered(teacher, texts[count:])
         if student.name == PSEUDO:
-            return setup.fitted(student, texts, Objective())
+            return setup.fitted(student, texts, Objective(), self._batches(student, len(texts)))
         objective, guided = regularised(attention_to_explanation, setup.weight), setup.explained(teacher, texts)
         if student.name in CONTROLS.values():
             guided = shuffled_guides(teacher, guided, seed=student.seed)
         if student.name in (BOTH, CONTROLS[BOTH]):
-            return setup.fitted(student, guided, objective)
+            return setup.fitted(student, guided, objective, self._batches(student, len(texts)))
         if student.name in (FEW, CONTROLS[FEW]):
-            return setup.fitted(student, _repeated(guided[:count], len(texts)), objective)
-        # The texts without labels come on top of the labelled texts of each step, which are as many as the teacher's.
-        more = [replace(e, label=None) for e in guided[count:]]
-        read = [*_repeated(guided[:count], len(texts)), *more]
-        steps = -(-len(texts) // setup.recipe.batch)
-        return setup.fitted(student, read, objective, replace(setup.recipe, batch=-(-len(read) // steps)))
+            return setup.fitted(student, guided[:count], objective, self._batches(student, count))
+        guided[count:] = [replace(e, label=None) for e in guided[count:]]
+        return setup.fitted(student, guided, objective, self._batches(student, count, self.unlabelled))
 
+    def _batches(self, student: Student, labelled: int, others: int = 0) -> Batches:
+        """Steps of as many labelled texts for every student, with the others, if any, on top of them."""
+        batch = self.setup.recipe.batch
+        steps = -(-(self.setup.texts + self.unlabelled) // batch)
 
-def _repeated(texts: list[Example], count: int) -> list[Example]:
-    """The texts again and again, until there are this many."""
-    return [texts[i % len(texts)] for i in range(count)]
+        def of(epoch: int) -> list[list[int]]:
+            rng = Random(f"{student.seed}/{epoch}")
+            read: list[int] = []
+            while len(read) < steps * batch:
+                read += rng.sample(range(labelled), labelled)
+            more = rng.sample(range(labelled, labelled + others), others)
+            return [
+                read[i * batch : (i + 1) * batch] + more[i * others // steps : (i + 1) * others // steps]
+                for i in range(steps)
+            ]
+
+        return of
 
 
 def _answered(teacher: Model, texts: list[Example]) -> list[Example]:
@@ -151,6 +165,7 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
         others = [other for other in (*BASELINES.get(name, ()), CONTROLS.get(name)) if other in tables]
         pairs |= {(name, other): (own, tables[other]) for other in others}
     differences, most = compared(pairs), majority(setup.test_texts())
+    failed = {name: unlearnt(spread(own), most) for name, own in tables.items()}
 
     def row(name: str) -> Row:
         if name not in tables:
@@ -158,7 +173,8 @@ def rows(setup: Setup, results: Mapping[Student, Facts]) -> list[Row]:
         accuracy = spread(tables[name])
         against = {other: d for other in BASELINES.get(name, ()) if (d := differences.get((name, other))) is not None}
         control = differences.get((name, CONTROLS.get(name, "")))
-        return Row(name, accuracy, against, control, unlearnt(accuracy, most))
+        learnt = mostly((failed.get(other, 0) for other in (*against, CONTROLS.get(name, ""))), setup.seeds)
+        return Row(name, accuracy, against, control, failed[name], learnt)
 
     return [row(name) for name in NAMES]
 

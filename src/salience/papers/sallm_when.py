@@ -6,12 +6,13 @@ domain and in others. ``none`` learns the task alone and is the teacher of those
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import nan
 from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any
 
-from salience.core.files import claim, locked
+from salience.core.files import claim, compare, locked
 from salience.core.processes import one_thread
 from salience.core.rows import predict
 from salience.core.types import Model
@@ -24,6 +25,7 @@ from salience.models import load, load_to_train
 from salience.models.identity import digest
 from salience.models.loading import knows
 from salience.papers.trainings import (
+    Claim,
     Facts,
     Report,
     check_methods,
@@ -337,9 +339,10 @@ def run(
         experiment = prepared(model, data, folder, plan, options, say)
         claim(folder / "grid.json", _settings(experiment), "a grid with other settings")
         for one in data:
-            _claim(experiment, one)
+            _claim(experiment, one, claim)
         (folder / "trainings").mkdir(exist_ok=True)
-        experiment, rate = _timed(experiment)
+        left = len(results_of(folder / "trainings", experiment.jobs())) < len(experiment.jobs())
+        experiment, rate = _timed(experiment) if left else (experiment, nan)
         results = run_all(
             experiment,
             experiment.jobs(),
@@ -364,14 +367,13 @@ def finished(
     if not (folder / "grid.json").exists():
         raise BadInput(f"{folder} holds no grid; run the command without --finished first")
     experiment = prepared(model, data, folder, plan, options, lambda _: None)
-    claim(folder / "grid.json", _settings(experiment), "a grid with other settings")
+    compare(folder / "grid.json", _settings(experiment), "a grid with other settings")
     for one in data:
-        if (folder / f"data-{one.name}.json").exists():
-            _claim(experiment, one)
+        _claim(experiment, one, compare)
     return experiment, results_of(folder / "trainings", experiment.jobs())
 
 
-def _claim(experiment: Experiment, data: DataSet) -> None:
+def _claim(experiment: Experiment, data: DataSet, claim: Claim) -> None:
     """Refuse a folder that holds the results of other texts or rationales of a data set."""
     sources = {"train": data.train, **{f"tests/{name}": source for name, source in data.tests.items()}}
     content = {name: experiment.contents[source] for name, source in sources.items()}
@@ -381,8 +383,8 @@ def _claim(experiment: Experiment, data: DataSet) -> None:
         facts,
         f"the results of another model or other texts of {data.name}",
     )
-    if data.rationales:
-        claim_rationales(experiment.folder / f"rationales-{data.name}.json", data.train)
+    if data.rationales and any(t.human for t in experiment.plan.teachings):
+        claim_rationales(experiment.folder / f"rationales-{data.name}.json", data.train, claim)
 
 
 def prepared(

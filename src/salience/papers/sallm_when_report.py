@@ -16,13 +16,14 @@ from salience.views.plots import Axis, Line
 from salience.views.schemes import BLUE, ORANGE, SOFT
 
 NOTES = (
-    "Accuracy in per cent, mean ± standard deviation over seeds; a seed draws the training texts and the initial "
-    "weights. Differences are in percentage points between students of the same seed, with 95 % intervals that cover "
-    "new seeds and new texts; * is significant after Holm's correction for all comparisons of the grid. Shuffled "
-    "explanations mark as many tokens of each text, drawn at random: teaching helps only where it is significantly "
-    "better than no teaching and than its shuffled control. With one seed, intervals cover new texts alone, and there "
-    "is no verdict. Examples saved are the further texts that students without explanations need for the same gain, by "
-    "interpolation between the sizes of the grid, with a multi-bootstrap interval; ∞ is beyond them."
+    "Accuracy in per cent, mean ± standard deviation over seeds; a seed draws the training texts (of all texts, only "
+    "their order) and the initial weights. Differences are in percentage points between students of the same seed, "
+    "with 95 % intervals that cover new seeds and new texts; * is significant after Holm's correction for all "
+    "comparisons of the grid. Shuffled explanations mark as many tokens of each text, drawn at random: teaching helps "
+    "only where it is significantly better than no teaching and than its shuffled control. With one seed, intervals "
+    "cover new texts alone, and there is no verdict. Examples saved are the further texts that students without "
+    "explanations need for the same gain, by interpolation between the sizes of the grid, with a multi-bootstrap "
+    "interval; ∞ is beyond them."
 )
 
 

@@ -23,7 +23,7 @@ from salience.core.stats import (
 from salience.evaluation.advice import plural
 from salience.papers.sallm import Table
 from salience.papers.sallm_when import ALL, NONE, TEST, Experiment, Teaching, Training
-from salience.papers.trainings import Facts, failures, majority, unlearnt
+from salience.papers.trainings import Facts, failures, majority, mostly, unlearnt
 from salience.papers.verdict import NO_BETTER, ONLY_SHUFFLED, by_verdict, verdict
 
 NOT_RUN = "not run"
@@ -49,9 +49,11 @@ class Cell:
     bootstrap: tuple[float, float] | None = None
     """The multi-bootstrap interval of the difference from ``none``."""
     saved: tuple[float, float, float] | None = None
-    """How many more texts ``none`` would need for this accuracy, with its interval; ±∞ outside the grid."""
+    """How many more texts ``none`` would need for the same gain, with its interval; ±∞ outside the grid."""
     diverged: int = 0
     """The number of seeds that have no result because their training has diverged."""
+    learnt: bool = True
+    """Whether most of the students that it is compared with have learnt the task, as their own domain shows."""
 
     @property
     def size_name(self) -> str:
@@ -68,7 +70,8 @@ class Cell:
         if self.accuracy is None:
             return f"diverged with {plural(self.diverged, 'seed')}" if self.diverged else NOT_RUN
         seeds, controlled = len(self.accuracy.values), not self.teaching.shuffles
-        return verdict(self.against_none, self.against_control, seeds=seeds, controlled=controlled)
+        sides = self.against_none, self.against_control
+        return verdict(*sides, seeds=seeds, controlled=controlled, learnt=self.learnt)
 
 
 def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cell]:
@@ -79,9 +82,19 @@ def cells(experiment: Experiment, results: Mapping[Training, Facts]) -> list[Cel
     listed = [replace(_cell(experiment, results, correct, *key), diverged=failed[key[0]]) for key in keys]
     columns = corrected([cell.against_none for cell in listed], [cell.against_control for cell in listed])
     return [
-        replace(cell, against_none=none, against_control=control)
+        replace(cell, against_none=none, against_control=control, learnt=_learnt(experiment, listed, cell))
         for cell, none, control in zip(listed, *columns, strict=True)
     ]
+
+
+def _learnt(experiment: Experiment, listed: Sequence[Cell], cell: Cell) -> bool:
+    sides = (Teaching(NONE), cell.teaching.control)
+    unlearnt = [
+        other.unlearnt
+        for other in listed
+        if (other.data, other.size, other.test) == (cell.data, cell.size, TEST) and other.teaching in sides
+    ]
+    return mostly(unlearnt, experiment.plan.seeds)
 
 
 def _keys(experiment: Experiment) -> list[tuple[Training, str]]:
@@ -240,6 +253,8 @@ def summary(listed: Sequence[Cell], diverged: Mapping[Training, str] = MappingPr
     missing = sum(c.accuracy is None for c in listed)
     tests = sum(d is not None for c in listed for d in (c.against_none, c.against_control))
     sentences = [f"{len(listed) - missing} of {len(listed)} cells were run; {tests} comparisons, corrected by Holm."]
+    if missing:
+        sentences.append("Verdicts may change with the cells that were not run, as more comparisons are corrected for.")
     where = [(f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}", c.verdict) for c in taught]
     sentences += by_verdict(where, VERDICTS)
     seeds = next((len(c.accuracy.values) for c in listed if c.accuracy is not None), 0)
@@ -253,13 +268,5 @@ def to_facts(experiment: Experiment, listed: Sequence[Cell]) -> dict[str, Any]:
     settings = {
         name: getattr(plan, name) for name in ("seeds", "first_seed", "weight", "share", "steps", "limit", "tested")
     }
-    rows = [
-        {**asdict(cell), "teaching": str(cell.teaching), "verdict": cell.verdict, "saved": _finite(cell.saved)}
-        for cell in listed
-    ]
+    rows = [{**asdict(cell), "teaching": str(cell.teaching), "verdict": cell.verdict} for cell in listed]
     return {"model": experiment.model, **settings, "recipe": asdict(plan.recipe), "cells": rows}
-
-
-def _finite(values: Sequence[float] | None) -> list[float | None] | None:
-    """The values with None for what is beyond the grid, which JSON cannot hold."""
-    return None if values is None else [x if isfinite(x) else None for x in values]

@@ -1,14 +1,14 @@
 """Students of small experiments: named ways of training on one data set, each with several seeds."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
 
-from salience.core.files import claim, locked
+from salience.core.files import claim, compare, locked
 from salience.core.stats import Difference, Spread, corrected, paired_difference
 from salience.core.types import Model
 from salience.data import Source
@@ -18,6 +18,7 @@ from salience.explanations.explainer import prepare
 from salience.models import load, load_to_train
 from salience.models.identity import digest
 from salience.papers.trainings import (
+    Claim,
     Facts,
     Procedure,
     Report,
@@ -32,6 +33,9 @@ from salience.training.distillation import save_model
 from salience.training.guides import by_teacher
 from salience.training.loop import Recipe, fit
 from salience.training.objectives import Objective
+
+Batches = Callable[[int], Sequence[Sequence[int]]]
+"""The places of the texts that each step of an epoch reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +93,11 @@ class Setup:
         return load_to_train(self.model, self.labels, seed=seed, **self.options)
 
     def fitted(
-        self, student: Student, train: Sequence[Example], objective: Objective, recipe: Recipe | None = None
+        self, student: Student, train: Sequence[Example], objective: Objective, batches: Batches | None = None
     ) -> Model:
-        """A new model trained on these texts, by the recipe of all students unless another is given."""
-        model = self.new_model(student.seed)
-        list(fit(model, train, objective=objective, recipe=replace(recipe or self.recipe, seed=student.seed)))
+        """A new model trained on these texts, each once per epoch unless the ``batches`` of an epoch are given."""
+        model, recipe = self.new_model(student.seed), replace(self.recipe, seed=student.seed)
+        list(fit(model, train, objective=objective, recipe=recipe, batches=batches))
         return model
 
     def diverged(self, students: Sequence[Student]) -> dict[Student, str]:
@@ -135,7 +139,7 @@ def run_students(
     check_methods(start := setup.new_model(0), texts[0], [setup.method])
     check(start)
     with locked(setup.folder, "settings.json"):
-        _claim(setup, start, settings)
+        _claim(setup, start, settings, claim)
         (folder := setup.folder / "trainings").mkdir(exist_ok=True)
         return run_all(
             procedure, students, folder, workers=workers, report=report, kept=lambda s: setup.saved(s).exists()
@@ -146,23 +150,23 @@ def finished(setup: Setup, students: Sequence[Student], settings: Mapping[str, A
     """The results of the students that are trained, also while others are being trained."""
     if not (setup.folder / "settings.json").exists():
         raise BadInput(f"{setup.folder} holds no trainings; run the command without --finished first")
-    _claim(setup, setup.new_model(0), settings)
+    _claim(setup, setup.new_model(0), settings, compare)
     return results_of(setup.folder / "trainings", students)
 
 
-def _claim(setup: Setup, start: Model, settings: Mapping[str, Any]) -> None:
+def _claim(setup: Setup, start: Model, settings: Mapping[str, Any], claim: Claim) -> None:
     """Refuse a folder that holds the students of other settings, or of another model that they start from."""
     named = ("texts", "tested", "weight", "share", "method")
     facts = {
         **{name: getattr(setup, name) for name in named},
         "model": digest(start),
-        "recipe": {name: getattr(setup.recipe, name) for name in ("epochs", "batch", "rate")},
+        "recipe": {name: value for name, value in asdict(setup.recipe).items() if name != "seed"},
         "data": setup.contents[0],
         "test": setup.contents[1],
     }
     claim(setup.folder / "settings.json", {**facts, **settings}, "another experiment")
     if setup.train.rationale is not None:
-        claim_rationales(setup.folder / "rationales.json", setup.train)
+        claim_rationales(setup.folder / "rationales.json", setup.train, claim)
 
 
 # ------------------------------------------------------------------------------------------------------ comparisons

@@ -26,11 +26,13 @@ NOTES = {
     "unlabelled": "The teacher learns the labelled texts and explains the unlabelled ones. All students are trained "
     "for the same number of steps, with as many labels or pseudo-labels at each. Explanations help only where they are "
     "significantly better than the same student without them and than shuffled ones.",
-    "heads": "Which heads the penalty reads. The attention that is measured is that of the last layer, averaged over "
-    "heads, whichever heads were trained: its mass on the tokens that the teacher's explanations mark, its "
-    "comprehensiveness and sufficiency (lower is better), and its agreement with occlusion, which taught nobody. "
-    "Decisions changed are those that differ from the student without teaching. Heads are selected in the teacher. A "
-    "measure has a * where it differs significantly from that of the same heads taught by shuffled explanations.",
+    "heads": "Which heads the penalty reads. Of the last and of all layers it compares the mean over heads, and of "
+    "agreeing and important heads each head by itself. The attention that is measured is that of the last layer, "
+    "averaged over heads, whichever heads were trained: its mass on the tokens that the teacher's explanations mark, "
+    "its comprehensiveness, its sufficiency (lower is better), and its agreement with a method that taught nobody: "
+    "occlusion, or gradient if occlusion teaches. Decisions changed are those that differ from the student without "
+    "teaching. Heads are selected in the teacher. A measure has a * where it differs significantly from that of the "
+    "same heads taught by shuffled explanations.",
 }
 TITLES = {
     "shortcut": "Does teaching with explanations remove the reliance on a planted word?",

@@ -154,7 +154,7 @@ def content_of(source: Source) -> str:
     return json.dumps(described(replace(source, rationale=None, spans="characters")))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def texts_of(source: Source, content: str) -> tuple[Example, ...]:
     """The labelled texts of a source, read once in every process; ``content`` identifies what is read."""
     return tuple(e for e in examples(source) if e.label is not None)
@@ -167,9 +167,13 @@ def check_methods(model: Model, text: Example, methods: Iterable[str]) -> None:
             raise UnsupportedModel(reason)
 
 
-def claim_rationales(file: Path, train: Source) -> None:
-    """Refuse a folder whose students learnt from rationales that were read otherwise."""
-    claim(file, {"column": train.rationale, "spans": train.spans}, "students of rationales that were read otherwise")
+Claim = Callable[[Path, Mapping[str, Any], str], None]
+""":func:`claim`, or :func:`compare`, which writes nothing."""
+
+
+def claim_rationales(file: Path, train: Source, claim: Claim = claim) -> None:
+    """Refuse a folder whose students learnt from other rationales, or from rationales that were read otherwise."""
+    claim(file, described(train), "students of rationales that were read otherwise")
 
 
 def majority(texts: Sequence[Example]) -> float:
@@ -181,6 +185,11 @@ def majority(texts: Sequence[Example]) -> float:
 def unlearnt(accuracy: Spread, majority: float) -> int:
     """The number of seeds whose student is no better than the most frequent label: its training has failed."""
     return sum(value <= majority for value in accuracy.values)
+
+
+def mostly(unlearnt: Iterable[int], seeds: int) -> bool:
+    """Whether most seeds of each kind of student have learnt the task."""
+    return all(2 * number < seeds for number in unlearnt)
 
 
 def failures(unlearnt: Mapping[str, int], seeds: int, lost: Mapping[One, str]) -> list[str]:

@@ -8,6 +8,7 @@ FEWEST_SEEDS = 2
 """The fewest seeds for a verdict. The interval of one seed says nothing about other seeds."""
 
 
+NO_DIFFERENCE = "no difference"
 ONLY_SHUFFLED, NO_BETTER = "better than shuffled only", "no better than shuffled"
 
 
@@ -21,9 +22,11 @@ def verdict(
     harm: str = "harms",
     helps: str = "helps",
     lower: bool = False,
+    learnt: bool = True,
 ) -> str:
     """Judge the difference from students without explanations, and that from students of shuffled ones.
 
+    Without ``learnt``, most of those that it is compared with are no better than the most frequent label.
     ``controlled`` tells whether there ought to be a control; its own students have none. With ``lower``, a lower
     number is a gain.
     """
@@ -31,10 +34,12 @@ def verdict(
         return ""
     if seeds < FEWEST_SEEDS:
         return "too few seeds"
+    if not learnt:
+        return "what it is compared with has not learnt"
     sign = -1 if lower else 1
     if not difference.clear:
         better = controlled and control is not None and control.clear and sign * control.mean > 0
-        return ONLY_SHUFFLED if better else "no difference"
+        return ONLY_SHUFFLED if better else NO_DIFFERENCE
     if sign * difference.mean < 0:
         return harm
     if not controlled:
@@ -45,12 +50,16 @@ def verdict(
 
 
 def by_verdict(judged: Iterable[tuple[str, str]], words: Mapping[str, str]) -> list[str]:
-    """A sentence for each verdict, with the names that it holds for; ``judged`` are names with their verdicts.
+    """A sentence for each verdict, with the names that it holds for, and one for what could not be judged.
 
-    >>> by_verdict([("lrp", "helps"), ("lime", "harms")], {"helps": "Helps", "no difference": "Does nothing"})
-    ['Helps: lrp.', 'Does nothing: nowhere.']
+    ``judged`` are names with their verdicts.
+
+    >>> by_verdict([("lrp", "helps"), ("lime", "not run")], {"helps": "Helps", "harms": "Harms"})
+    ['Helps: lrp.', 'Harms: nowhere.', 'Not judged: lime (not run).']
     """
-    pairs = list(judged)
-    return [
+    pairs = [(name, own) for name, own in judged if own != NO_DIFFERENCE]
+    said = [
         f"{text}: {'; '.join(name for name, own in pairs if own == one) or 'nowhere'}." for one, text in words.items()
     ]
+    rest = [f"{name} ({own or 'nothing to compare with'})" for name, own in pairs if own not in words]
+    return [*said, *([f"Not judged: {'; '.join(rest)}."] if rest else [])]

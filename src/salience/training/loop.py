@@ -133,6 +133,7 @@ def fit(
     folder: str | Path | None = None,
     save_every: int | None = None,
     refresh: Callable[[Model, Sequence[Example]], Sequence[Example]] | None = None,
+    batches: Callable[[int], Sequence[Sequence[int]]] | None = None,
 ) -> Iterator[Epoch]:
     """Train the model in place, one epoch at a time: a loaded model, a ``(model, tokenizer)`` pair or a pipeline.
 
@@ -140,7 +141,9 @@ def fit(
     ``save_every`` steps. Called again with the same arguments, training resumes from the checkpoint and ends with the
     same weights. ``probes`` measure or record the model after epochs or at chosen steps, and ``report`` is called after
     every step. ``encoded`` overrides how the examples' texts are tokenised. ``refresh`` returns the examples with new
-    guides before every epoch except the first; it must not change their number or texts.
+    guides before every epoch except the first; it must not change their number or texts. ``batches`` returns, for an
+    epoch counted from 1, the places of the examples that each step reads; every epoch has as many steps. By default
+    each example is read once, among others of similar length.
 
     >>> for epoch in fit(model, examples, objective=regularised(penalty, weight=1.0)): ...        # doctest: +SKIP
     """
@@ -149,7 +152,8 @@ def fit(
     place = None if folder is None else Path(folder)
     identity = "" if place is None else training_digest(model, [*examples, *(encoded or ())], objective, recipe)
     with model.executor.lock:  # a pass of another thread freezes the parameters
-        state = State.begin(model, identity, -(-len(examples) // recipe.batch), recipe)
+        read = partial(order, tokens, recipe) if batches is None else batches
+        state = State.begin(model, identity, len(read(1)), recipe)
     if place is not None:
         state.resume(place)
     yield from state.history
@@ -159,7 +163,7 @@ def fit(
         update = partial(_update, model, examples, tokens, objective, state, place)
         # Refreshed guides depend on the model at the start of the epoch, which a checkpoint does not hold.
         often = None if refresh else save_every
-        yield one_epoch(model, state, order(tokens, recipe, number), update, probes, report, place, often)
+        yield one_epoch(model, state, read(number), update, probes, report, place, often)
 
 
 def one_epoch(

@@ -219,6 +219,7 @@ def test_a_gain_counts_only_against_the_control_and_gaps_are_named(folder: Path)
     assert sentences[0] == "5 of 6 cells were run; 4 comparisons, corrected by Holm."
     assert sentences[1].startswith("Verdicts may change with the cells that were not run")
     assert sentences[3].endswith("lrp with 100 texts of d on test.")
+    assert "Shuffled explanations help: shuffled with 100 texts of d on test." in sentences
     helps = cells(*handmade(folder, {**shares, (100, "shuffled"): 0.6}))
     assert [c.verdict for c in helps if (c.size, str(c.teaching)) == (100, "lrp")] == ["helps"]
     failed = cells(*handmade(folder, {**shares, (100, "none"): 0.5, (100, "shuffled"): 0.6}))

@@ -244,19 +244,25 @@ VERDICTS = {
 }
 
 
+OF_CONTROLS = {"better than none": "Shuffled explanations help", "harms": "Shuffled explanations harm"}
+
+
 def summary(listed: Sequence[Cell], diverged: Mapping[Training, str] = MappingProxyType({})) -> list[str]:
     """The findings in words: how many comparisons were made, and where teaching helps or harms.
 
     ``diverged`` are the trainings without a result, with the reason.
     """
-    taught = [c for c in listed if c.against_none is not None and not c.teaching.shuffles]
+    compared = [c for c in listed if c.against_none is not None]
     missing = sum(c.accuracy is None for c in listed)
     tests = sum(d is not None for c in listed for d in (c.against_none, c.against_control))
     sentences = [f"{len(listed) - missing} of {len(listed)} cells were run; {tests} comparisons, corrected by Holm."]
     if missing:
         sentences.append("Verdicts may change with the cells that were not run, as more comparisons are corrected for.")
-    where = [(f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}", c.verdict) for c in taught]
-    sentences += by_verdict(where, VERDICTS)
+    where = {c: f"{c.teaching} with {c.texts:,} texts of {c.data} on {c.test}" for c in compared}
+    sentences += by_verdict([(name, c.verdict) for c, name in where.items() if not c.teaching.shuffles], VERDICTS)
+    for judged, words in OF_CONTROLS.items():
+        if names := [name for c, name in where.items() if c.teaching.shuffles and c.verdict == judged]:
+            sentences.append(f"{words}: {'; '.join(names)}.")
     seeds = next((len(c.accuracy.values) for c in listed if c.accuracy is not None), 0)
     failed = {f"{c.teaching} with {c.texts:,} texts of {c.data}": c.unlearnt for c in listed if c.test == TEST}
     return [*sentences, *failures(failed, seeds, diverged)]

@@ -94,7 +94,8 @@ TEACHINGS = ("none", "human", "shuffled", *METHODS)
     type=SEED,
     default=0,
     show_default=True,
-    help="First of the seeds. Choose one behind those of an earlier run to confirm what it found.",
+    help="First of the seeds. Seeds behind those of an earlier run tell whether what it found holds for other "
+    "trainings; the test texts stay the same.",
 )
 @click.option("--weight", type=POSITIVE, default=1.0, show_default=True, metavar="λ", help="Weight of the penalty.")
 @click.option("--share", type=SHARE, default=0.2, show_default=True, help="Share of tokens marked by methods.")

@@ -407,4 +407,5 @@ def _print(results: "Sequence[DistillationResult]") -> None:
     for data in first.scores:
         values = [f"{result.scores[data]:.3f}" for result in results]
         shown = values if len(results) == 1 else [f"{v} ({head})" for v, head in zip(values, heads, strict=True)]
-        click.echo(visible(f"accuracy on {data}: {', '.join(shown)}"))
+        whose = "accuracy of the teacher on" if data.startswith("teacher/") else "accuracy on"
+        click.echo(visible(f"{whose} {data.removeprefix('teacher/')}: {', '.join(shown)}"))

@@ -160,7 +160,7 @@ class Plan:
     )
     seeds: int = 5
     first_seed: int = 0
-    """The first of the seeds. Seeds behind those of an earlier run confirm what it found."""
+    """The first of the seeds. Seeds behind those of an earlier run tell whether what it found holds for others."""
     weight: float = 1.0
     share: float = 0.2
     recipe: Recipe = field(default_factory=lambda: Recipe(epochs=2, batch=16, rate=2e-4))

@@ -213,4 +213,5 @@ def summary(listed: Sequence[Row]) -> list[str]:
         ONLY_SHUFFLED: "Less reliance than with shuffled explanations, but not than before",
         "more reliance": "More reliance than before",
     }
-    return by_verdict([(row.name, row.verdict) for row in listed if row.source in CONTROLS], words)
+    taught = [row for row in listed if row.penalty and row.source in CONTROLS and row.follows is not None]
+    return by_verdict([(row.name, row.verdict) for row in taught], words)

@@ -90,7 +90,7 @@ NO_CONTROL = (
 @click.option("--rationale-column", metavar="NAME", help="Column of the human rationales: lists of [start, end] spans.")
 @click.option(
     "--spans",
-    type=click.Choice(["characters", "words"]),
+    type=click.Choice(["characters", "words", "sentiments"]),
     default="characters",
     show_default=True,
     help="Units of the rationales.",

@@ -90,12 +90,9 @@ def gains_picture(listed: Sequence[Cell]) -> bytes:
     """The same charts as one SVG: a column for each way of teaching, a row for each test set."""
     import altair as alt
 
-    charts = [
-        one.properties(title=f"{name}: {test}")
-        for test, own in _by_test(listed).items()
-        for name, one in _charts(own).items()
-    ]
-    wide = max(len(_charts(own)) for own in _by_test(listed).values())
+    rows = {test: _charts(own) for test, own in _by_test(listed).items()}
+    charts = [one.properties(title=f"{name}: {test}") for test, row in rows.items() for name, one in row.items()]
+    wide = max(map(len, rows.values()))
     return plots.svg(alt.concat(*charts, columns=wide, title=alt.Title(LEGEND, anchor="start", fontWeight="normal")))
 
 
